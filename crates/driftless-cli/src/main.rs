@@ -1,0 +1,2 @@
+//! The `driftless` program.
+fn main() {}

@@ -1,0 +1,22 @@
+//! The vocabulary of Driftless: ids, dtypes, shapes, ranks, versions, digests. Nothing here computes more than
+//! the arithmetic of its own type, and nothing here does IO.
+//!
+//! Every other crate of the workspace builds on these words, so a word means one thing everywhere.
+#![forbid(unsafe_code)]
+
+mod bounded;
+mod digest;
+mod dtype;
+mod ids;
+mod shape;
+mod transfer;
+
+pub use bounded::{element_offset, index_of};
+pub use digest::{Digest, Hex};
+pub use dtype::Dtype;
+pub use ids::{
+    Attempt, Epoch, Fqn, Incarnation, Member, ParamId, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId,
+    Version,
+};
+pub use shape::Shape;
+pub use transfer::{BufferId, ChangeSet, EdgeId, Fence, Payload, Round};
