@@ -1,1 +1,25 @@
-//! Placeholder.
+//! The state machines of Driftless: exchange, commit, coordination.
+//!
+#![doc = include_str!("../PROTOCOL.md")]
+#![forbid(unsafe_code)]
+
+mod cause;
+mod coordinator;
+mod exchange;
+mod lead;
+mod participant;
+mod timer;
+
+pub use cause::{Cause, ProtocolViolation, RootCause};
+pub use coordinator::{
+    Command as CoordinatorCommand, Coordinator, CoordinatorOptions, Event as CoordinatorEvent, ReplicaOutcome,
+};
+pub use exchange::{
+    Command as ExchangeCommand, End as ExchangeEnd, Event as ExchangeEvent, Exchange, Limits, Shape,
+};
+pub use lead::{Command as LeadCommand, Engine, Event as LeadEvent, Lead, LeadOptions, Outcome, Verdict};
+pub use participant::{
+    Command as ParticipantCommand, Decision, Event as ParticipantEvent, FromLead, Needs, Participant, Phase,
+    ToLead,
+};
+pub use timer::{TimerId, TimerKind};

@@ -61,7 +61,7 @@ pub struct SenderId(pub u32);
 pub struct ReplicaId(pub u32);
 
 /// A receiver: one rank of one replica. Receiver 0 of a replica is its lead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ReceiverId {
     /// The replica it belongs to.
     pub replica: ReplicaId,

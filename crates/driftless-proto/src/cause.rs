@@ -1,0 +1,84 @@
+//! Why an attempt ended without a commit, as data: who failed, at which step, and what was found.
+
+use driftless_types::{Member, ReceiverId};
+use std::collections::BTreeSet;
+use thiserror::Error;
+
+/// The root of a failure.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+#[non_exhaustive]
+pub enum RootCause {
+    /// A wait of the protocol passed its deadline.
+    #[error("{step} took longer than its deadline")]
+    Deadline {
+        /// The step that did not end.
+        step: &'static str,
+    },
+    /// The member's actor ended in the middle of the attempt.
+    #[error("the actor ended in the middle of the attempt")]
+    Died,
+    /// The attempt was aborted because another member of its exchange failed.
+    #[error("the attempt was aborted")]
+    Aborted,
+    /// The announced payload does not fit the receiver's staging memory.
+    #[error("{bytes} bytes were announced, {limit} are allowed (raise `staging_max_bytes`)")]
+    Refused {
+        /// What the records announced.
+        bytes: u64,
+        /// What the receiver accepts.
+        limit: u64,
+    },
+    /// The transport failed.
+    #[error("transport: {0}")]
+    Transport(String),
+    /// Bytes that arrived were not what the plan and the records promise.
+    #[error("hostile or damaged bytes: {0}")]
+    Damaged(String),
+    /// The live weights do not have the digests that the senders state.
+    #[error("the digests of {} tensors differ from the trainer's", tensors.len())]
+    DigestMismatch {
+        /// The receiver's tensors that differ.
+        tensors: BTreeSet<u32>,
+    },
+    /// The values of the version are gone: the optimizer has moved on.
+    #[error("dense values were needed after the trainer had begun its next step")]
+    WeightsMoved,
+    /// The engine's hook did not pause it.
+    #[error("the engine did not pause: {0}")]
+    Pause(String),
+    /// A task of this program failed.
+    #[error("a task failed: {0}")]
+    Task(String),
+    /// Another member broke the protocol.
+    #[error("protocol violation: {0}")]
+    Violation(String),
+}
+
+/// Who failed first, and why.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+#[error("{member}: {root}")]
+pub struct Cause {
+    /// The member that failed.
+    pub member: Member,
+    /// What happened to it.
+    #[source]
+    pub root: RootCause,
+}
+
+impl Cause {
+    /// A failure of a receiver.
+    #[must_use]
+    pub const fn at(receiver: ReceiverId, root: RootCause) -> Self {
+        Self { member: Member::Receiver(receiver), root }
+    }
+}
+
+/// An event that no correct peer sends in this state.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+#[error("{event} arrived in state {state}")]
+pub struct ProtocolViolation {
+    /// The state that received it.
+    pub state: &'static str,
+    /// The event.
+    pub event: &'static str,
+}

@@ -1,0 +1,332 @@
+//! The coordinator: one attempt per replica at the newest version that every sender has ready.
+//!
+//! - **CM-5 (fencing).** Every attempt carries the coordinator's epoch; attempts are numbered within it.
+//! - **CM-12 (retry).** After a failure the same version is tried again from the senders' kept patches, with
+//!   back-off, until it commits, a newer version is ready, or the attempts are used up.
+//! - **CM-15 (replicas are apart).** An attempt that fails touches no other replica.
+//!
+//! The coordinator decides no switch: it opens attempts and hears how they ended. When it dies, the next one asks
+//! senders and leads where they stand.
+
+use crate::{Cause, Needs, Outcome, RootCause, TimerId, TimerKind, Verdict};
+use driftless_types::{
+    Attempt, Epoch, Fence, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
+};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// Bounds of retrying.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CoordinatorOptions {
+    /// After so many failed attempts at one version the replica is left behind until the next.
+    pub max_attempts: u32,
+    /// The pause after the first failure; it doubles with each.
+    pub first_back_off: Duration,
+    /// The longest pause.
+    pub longest_back_off: Duration,
+}
+
+/// How a version ended for a replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ReplicaOutcome {
+    /// The replica serves it.
+    Committed,
+    /// The replica was left behind, at this version and for this reason.
+    Lagging {
+        /// What it serves.
+        at: Version,
+        /// Why the last attempt failed.
+        cause: Cause,
+    },
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A sender is up; the version for which it holds a patch.
+    SenderReady(SenderId, Option<Version>),
+    /// A receiver's actor is up.
+    ReceiverUp(ReceiverId),
+    /// A member's actor ended.
+    MemberDown(Member),
+    /// A lead says what its replica serves; no attempt is open there.
+    Serving(ReplicaId, Needs),
+    /// A lead says how an attempt ended, and what its replica needs now.
+    Ended(ReplicaId, Outcome, Version),
+    /// A timer fired.
+    TimerFired(TimerId),
+}
+
+/// What the actor must do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Open an attempt: tell the replica's lead and every sender.
+    Begin {
+        /// The attempt.
+        fence: Fence,
+        /// The replica.
+        replica: ReplicaId,
+        /// What the senders must send it.
+        needs: Needs,
+    },
+    /// Give an attempt up: stop its transfers, tell its lead and every sender.
+    Abort {
+        /// The attempt.
+        fence: Fence,
+        /// The replica.
+        replica: ReplicaId,
+        /// Who failed.
+        cause: Cause,
+    },
+    /// Tell the machine when this much time has passed.
+    ArmTimer {
+        /// The timer's name.
+        id: TimerId,
+        /// The time to wait.
+        after: Duration,
+    },
+    /// A version has ended for a replica.
+    Settle {
+        /// The replica.
+        replica: ReplicaId,
+        /// The version.
+        version: Version,
+        /// How.
+        outcome: ReplicaOutcome,
+    },
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Coordinator {
+    run: RunId,
+    plan: PlanDigest,
+    epoch: Epoch,
+    last_attempt: Attempt,
+    options: CoordinatorOptions,
+    senders: BTreeMap<SenderId, Sender>,
+    replicas: BTreeMap<ReplicaId, Replica>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Sender {
+    Unheard,
+    Up(Option<Version>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Replica {
+    receivers: BTreeMap<ReceiverId, Receiver>,
+    needs: Needs,
+    failing: Option<Failing>,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Receiver {
+    Down,
+    Up,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Failing {
+    version: Version,
+    attempts: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum State {
+    /// Its lead has not reported.
+    Unheard,
+    /// No attempt is open.
+    Serving,
+    /// An attempt is open.
+    Attempting(Fence),
+    /// An attempt failed; the next one waits.
+    BackingOff(TimerId),
+}
+
+impl Coordinator {
+    /// A coordinator of a fresh epoch that has heard of nobody yet.
+    #[must_use]
+    pub fn new(
+        run: RunId,
+        plan: PlanDigest,
+        epoch: Epoch,
+        senders: impl IntoIterator<Item = SenderId>,
+        receivers: impl IntoIterator<Item = ReceiverId>,
+        options: CoordinatorOptions,
+    ) -> Self {
+        let mut replicas: BTreeMap<ReplicaId, Replica> = BTreeMap::new();
+        for receiver in receivers {
+            replicas.entry(receiver.replica).or_default().receivers.insert(receiver, Receiver::Down);
+        }
+        let senders = senders.into_iter().map(|sender| (sender, Sender::Unheard)).collect();
+        Self { run, plan, epoch, last_attempt: Attempt(0), options, senders, replicas }
+    }
+
+    /// The epoch of its attempts.
+    #[must_use]
+    pub const fn epoch(&self) -> Epoch {
+        self.epoch
+    }
+
+    /// Takes one event.
+    pub fn handle(&mut self, event: Event) -> Vec<Command> {
+        let mut out = Vec::new();
+        match event {
+            Event::SenderReady(sender, version) => {
+                self.senders.insert(sender, Sender::Up(version));
+            }
+            Event::ReceiverUp(receiver) => {
+                if let Some(replica) = self.replicas.get_mut(&receiver.replica) {
+                    replica.receivers.insert(receiver, Receiver::Up);
+                }
+            }
+            Event::MemberDown(member) => self.member_down(member, &mut out),
+            Event::Serving(replica, needs) => self.serving(replica, needs, &mut out),
+            Event::Ended(replica, outcome, serving) => self.ended(replica, outcome, serving, &mut out),
+            Event::TimerFired(id) => self.timer(id),
+        }
+        self.begin_where_due(&mut out);
+        out
+    }
+
+    /// The newest version for which every sender holds a patch.
+    fn ready(&self) -> Option<Version> {
+        let mut versions = self.senders.values().map(|sender| match sender {
+            Sender::Unheard | Sender::Up(None) => None,
+            Sender::Up(Some(version)) => Some(*version),
+        });
+        let first = versions.next()??;
+        versions.all(|version| version == Some(first)).then_some(first)
+    }
+
+    fn begin_where_due(&mut self, out: &mut Vec<Command>) {
+        let Some(version) = self.ready() else { return };
+        let due: Vec<ReplicaId> = self
+            .replicas
+            .iter()
+            .filter(|(_, replica)| replica.is_due(version, &self.options))
+            .map(|(&id, _)| id)
+            .collect();
+        for id in due {
+            self.last_attempt.0 += 1;
+            let fence = Fence {
+                run: self.run,
+                epoch: self.epoch,
+                attempt: self.last_attempt,
+                version,
+                plan: self.plan,
+            };
+            if let Some(replica) = self.replicas.get_mut(&id) {
+                replica.state = State::Attempting(fence);
+                out.push(Command::Begin { fence, replica: id, needs: replica.needs.clone() });
+            }
+        }
+    }
+
+    fn member_down(&mut self, member: Member, out: &mut Vec<Command>) {
+        let cause = Cause { member, root: RootCause::Died };
+        match member {
+            Member::Sender(sender) => {
+                self.senders.insert(sender, Sender::Unheard);
+                for (&id, replica) in &self.replicas {
+                    replica.abort(id, &cause, out);
+                }
+            }
+            Member::Receiver(receiver) => {
+                let Some(replica) = self.replicas.get_mut(&receiver.replica) else { return };
+                replica.receivers.insert(receiver, Receiver::Down);
+                replica.abort(receiver.replica, &cause, out); // CM-15: this replica's attempt only
+                if receiver.is_lead() {
+                    replica.state = State::Unheard;
+                }
+            }
+        }
+    }
+
+    fn serving(&mut self, id: ReplicaId, needs: Needs, out: &mut Vec<Command>) {
+        let lead = Member::Receiver(ReceiverId { replica: id, rank: 0 });
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.needs = needs;
+        match replica.state {
+            // The lead was restarted before it had heard of the attempt.
+            State::Attempting(fence) => {
+                let cause = Cause { member: lead, root: RootCause::Died };
+                replica.failed(id, fence, cause, &self.options, out);
+            }
+            State::Unheard => replica.state = State::Serving,
+            State::Serving | State::BackingOff(_) => {}
+        }
+    }
+
+    fn ended(&mut self, id: ReplicaId, outcome: Outcome, serving: Version, out: &mut Vec<Command>) {
+        let Some(replica) = self.replicas.get_mut(&id) else { return };
+        replica.needs = Needs { base: serving, repair: outcome.repair };
+        match outcome.verdict {
+            Verdict::Committed => {
+                replica.state = State::Serving;
+                replica.failing = None;
+                let version = outcome.fence.version;
+                out.push(Command::Settle { replica: id, version, outcome: ReplicaOutcome::Committed });
+            }
+            Verdict::RolledBack(cause) => replica.failed(id, outcome.fence, cause, &self.options, out),
+        }
+    }
+
+    fn timer(&mut self, id: TimerId) {
+        let TimerKind::BackOff(replica) = id.kind else { return };
+        let Some(replica) = self.replicas.get_mut(&replica) else { return };
+        if replica.state == State::BackingOff(id) {
+            replica.state = State::Serving;
+        }
+    }
+}
+
+impl Default for Replica {
+    fn default() -> Self {
+        Self { receivers: BTreeMap::new(), needs: Needs::default(), failing: None, state: State::Unheard }
+    }
+}
+
+impl Replica {
+    fn is_due(&self, version: Version, options: &CoordinatorOptions) -> bool {
+        let tried = self.failing.as_ref().filter(|failing| failing.version == version);
+        self.state == State::Serving
+            && version > self.needs.base
+            && self.receivers.values().all(|&receiver| receiver == Receiver::Up)
+            && tried.is_none_or(|failing| failing.attempts < options.max_attempts)
+    }
+
+    fn abort(&self, id: ReplicaId, cause: &Cause, out: &mut Vec<Command>) {
+        if let State::Attempting(fence) = self.state {
+            // The lead answers with the attempt's outcome: it alone knows whether it had decided already.
+            out.push(Command::Abort { fence, replica: id, cause: cause.clone() });
+        }
+    }
+
+    fn failed(
+        &mut self,
+        id: ReplicaId,
+        fence: Fence,
+        cause: Cause,
+        options: &CoordinatorOptions,
+        out: &mut Vec<Command>,
+    ) {
+        let version = fence.version;
+        let before = self.failing.take().filter(|failing| failing.version == version);
+        let attempts = before.map_or(0, |failing| failing.attempts) + 1;
+        self.failing = Some(Failing { version, attempts });
+        if attempts >= options.max_attempts {
+            self.state = State::Serving;
+            let outcome = ReplicaOutcome::Lagging { at: self.needs.base, cause };
+            out.push(Command::Settle { replica: id, version, outcome });
+            return;
+        }
+        let timer = TimerId::of(&fence, TimerKind::BackOff(id));
+        let doubled = options.first_back_off.saturating_mul(1 << (attempts - 1).min(16));
+        out.push(Command::ArmTimer { id: timer, after: doubled.min(options.longest_back_off) });
+        self.state = State::BackingOff(timer);
+    }
+}

@@ -1,0 +1,452 @@
+//! The lead of a replica: it alone decides when the replica switches versions.
+//!
+//! - **CM-1 (one version per replica).** All receivers commit or all roll back.
+//! - **CM-3 (exclusive decisions).** A decision is taken once; from then on it is only repeated.
+//! - **CM-11 (every attempt ends).** Every wait before the decision has a deadline; the decision is repeated until
+//!   every receiver has acknowledged it.
+//!
+//! Between pause and resume nothing waits for the coordinator or for a sender: their death cannot keep an engine
+//! paused. A restarted lead takes a higher incarnation and asks every receiver for its phase: if all have applied
+//! or committed the attempt it commits, otherwise it rolls back.
+
+use crate::{Cause, Decision, FromLead, Needs, Phase, RootCause, TimerId, TimerKind, ToLead};
+use driftless_types::{Epoch, Fence, ReceiverId, Version};
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+/// Deadlines of a lead.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct LeadOptions {
+    /// From `Begin` until every receiver has staged.
+    pub staging_deadline: Duration,
+    /// For the engine's pause hook.
+    pub pause_deadline: Duration,
+    /// From `Apply` until every receiver has applied.
+    pub apply_deadline: Duration,
+    /// After this time an unacknowledged decision is sent again.
+    pub repeat_after: Duration,
+}
+
+/// How an attempt ended for the whole replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Every receiver serves the new version.
+    Committed,
+    /// Every receiver serves the old version.
+    RolledBack(Cause),
+}
+
+/// The lead's word to the coordinator.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Outcome {
+    /// The attempt.
+    pub fence: Fence,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Tensors to be sent whole by the next attempt.
+    pub repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// The coordinator opens an attempt.
+    Begin(Fence),
+    /// The coordinator gives an attempt up.
+    Abort(Fence, Cause),
+    /// A word from a receiver of this replica.
+    Member(ReceiverId, ToLead),
+    /// The engine is paused.
+    Paused(Fence, Result<(), RootCause>),
+    /// The engine serves again.
+    Resumed,
+    /// A coordinator of this epoch is there: it must learn what the replica serves.
+    NewEpoch(Epoch),
+    /// A timer fired.
+    TimerFired(TimerId),
+}
+
+/// What the actor must do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// Say this to a receiver of the replica.
+    Tell(ReceiverId, FromLead),
+    /// Call the engine's pause hook.
+    Pause(Fence),
+    /// Call the engine's resume hook.
+    Resume,
+    /// Tell the machine when this much time has passed.
+    ArmTimer {
+        /// The timer's name.
+        id: TimerId,
+        /// The time to wait.
+        after: Duration,
+    },
+    /// The attempt is over: tell the coordinator.
+    Report(Outcome),
+    /// No attempt is open, and every receiver is accounted for: tell the coordinator what the replica serves.
+    ReportServing,
+}
+
+/// Whether the engine's hooks say that it is paused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// It serves.
+    Serving,
+    /// It stands still until it is resumed.
+    Paused,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Lead {
+    members: BTreeSet<ReceiverId>,
+    options: LeadOptions,
+    repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+    state: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum State {
+    Resting,
+    Recovering {
+        engine: Engine,
+        answers: BTreeMap<ReceiverId, Phase>,
+    },
+    Gathering {
+        fence: Fence,
+        waiting: BTreeSet<ReceiverId>,
+    },
+    Pausing {
+        fence: Fence,
+    },
+    Applying {
+        fence: Fence,
+        waiting: BTreeSet<ReceiverId>,
+    },
+    Deciding {
+        fence: Fence,
+        verdict: Verdict,
+        engine: Engine,
+        waiting: BTreeSet<ReceiverId>,
+    },
+    Resuming {
+        fence: Fence,
+        verdict: Verdict,
+    },
+    /// The former lead died between its last acknowledgement and the resume hook.
+    Reopening,
+}
+
+type Step = (State, Vec<Command>);
+
+impl Lead {
+    /// A lead that starts or comes back: it asks every receiver where it stands before it does anything else.
+    #[must_use]
+    pub fn recover(
+        members: BTreeSet<ReceiverId>,
+        options: LeadOptions,
+        engine: Engine,
+    ) -> (Self, Vec<Command>) {
+        let commands = members.iter().map(|&member| Command::Tell(member, FromLead::AskPhase)).collect();
+        let state = State::Recovering { engine, answers: BTreeMap::new() };
+        (Self { members, options, repair: BTreeMap::new(), state }, commands)
+    }
+
+    /// Tensors that failed their digest and were not repaired yet.
+    #[must_use]
+    pub const fn repair(&self) -> &BTreeMap<ReceiverId, BTreeSet<u32>> {
+        &self.repair
+    }
+
+    /// What the replica needs, given the version it serves.
+    #[must_use]
+    pub fn needs(&self, base: Version) -> Needs {
+        Needs { base, repair: self.repair.clone() }
+    }
+
+    /// Takes one event. Events of attempts that are over change nothing.
+    #[must_use]
+    pub fn handle(mut self, event: Event) -> (Self, Vec<Command>) {
+        self.note_mismatch(&event);
+        let state = std::mem::replace(&mut self.state, State::Resting);
+        let (state, commands) = match event {
+            Event::Begin(fence) => self.begin(state, fence),
+            Event::Abort(fence, cause) => self.abort(state, fence, cause),
+            Event::Member(member, word) => self.member(state, member, word),
+            Event::Paused(fence, result) => self.paused(state, fence, result),
+            Event::Resumed => self.resumed(state),
+            Event::NewEpoch(epoch) => self.new_epoch(state, epoch),
+            Event::TimerFired(id) => self.timer(state, id),
+        };
+        (Self { state, ..self }, commands)
+    }
+
+    fn note_mismatch(&mut self, event: &Event) {
+        if let Event::Member(member, ToLead::Failed(_, RootCause::DigestMismatch { tensors })) = event {
+            self.repair.entry(*member).or_default().extend(tensors);
+        }
+    }
+
+    fn tell_all(&self, word: &FromLead) -> Vec<Command> {
+        self.members.iter().map(|&member| Command::Tell(member, word.clone())).collect()
+    }
+
+    fn begin(&self, state: State, fence: Fence) -> Step {
+        if !matches!(state, State::Resting) {
+            return (state, Vec::new()); // the coordinator is told how the open attempt ends, and begins again
+        }
+        let mut commands = self.tell_all(&FromLead::Begin(fence));
+        let after = self.options.staging_deadline;
+        commands.push(Command::ArmTimer { id: TimerId::of(&fence, TimerKind::Staging), after });
+        (State::Gathering { fence, waiting: self.members.clone() }, commands)
+    }
+
+    fn abort(&self, state: State, fence: Fence, cause: Cause) -> Step {
+        match state {
+            State::Gathering { fence: mine, .. } if mine == fence => {
+                self.roll_back(fence, cause, Engine::Serving)
+            }
+            // From the pause on, the lead needs nobody but its receivers.
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn roll_back(&self, fence: Fence, cause: Cause, engine: Engine) -> Step {
+        self.decide(fence, Verdict::RolledBack(cause), engine)
+    }
+
+    fn decide(&self, fence: Fence, verdict: Verdict, engine: Engine) -> Step {
+        let mut commands = self.tell_all(&FromLead::Decide(fence, decision(&verdict)));
+        commands.push(self.repeat_timer(&fence));
+        (State::Deciding { fence, verdict, engine, waiting: self.members.clone() }, commands)
+    }
+
+    fn repeat_timer(&self, fence: &Fence) -> Command {
+        Command::ArmTimer { id: TimerId::of(fence, TimerKind::Repeat), after: self.options.repeat_after }
+    }
+
+    fn member(&mut self, state: State, member: ReceiverId, word: ToLead) -> Step {
+        match (state, word) {
+            (State::Recovering { engine, answers }, ToLead::Phase(phase)) => {
+                self.answer(engine, answers, member, phase)
+            }
+            (State::Gathering { fence, waiting }, ToLead::Staged(theirs)) if theirs == fence => {
+                self.staged(fence, waiting, member)
+            }
+            (State::Applying { fence, waiting }, ToLead::Applied(theirs)) if theirs == fence => {
+                self.applied(fence, waiting, member)
+            }
+            (State::Applying { fence, waiting }, ToLead::Phase(Phase::Applied(theirs)))
+                if theirs == fence =>
+            {
+                self.applied(fence, waiting, member)
+            }
+            (State::Deciding { fence, verdict, engine, waiting }, word) => {
+                self.acknowledged(fence, verdict, engine, waiting, member, &word)
+            }
+            (state, ToLead::Failed(theirs, root)) => self.failed(state, theirs, Cause::at(member, root)),
+            // A receiver that was restarted in the middle of the attempt has lost its part of it.
+            (state, ToLead::Phase(_)) => self.restarted(state, member),
+            (state, _) => (state, Vec::new()),
+        }
+    }
+
+    fn staged(&self, fence: Fence, mut waiting: BTreeSet<ReceiverId>, member: ReceiverId) -> Step {
+        waiting.remove(&member);
+        if !waiting.is_empty() {
+            return (State::Gathering { fence, waiting }, Vec::new());
+        }
+        // CM-4: the switch begins only when every receiver holds and has checked everything.
+        let id = TimerId::of(&fence, TimerKind::Pausing);
+        let deadline = Command::ArmTimer { id, after: self.options.pause_deadline };
+        (State::Pausing { fence }, vec![Command::Pause(fence), deadline])
+    }
+
+    fn paused(&self, state: State, fence: Fence, result: Result<(), RootCause>) -> Step {
+        match (state, result) {
+            (State::Pausing { fence: mine }, Ok(())) if mine == fence => {
+                let mut commands = self.tell_all(&FromLead::Apply(fence));
+                let after = self.options.apply_deadline;
+                commands.push(Command::ArmTimer { id: TimerId::of(&fence, TimerKind::Applying), after });
+                (State::Applying { fence, waiting: self.members.clone() }, commands)
+            }
+            (State::Pausing { fence: mine }, Err(root)) if mine == fence => {
+                let lead = self.lead_id();
+                self.roll_back(fence, Cause::at(lead, root), Engine::Paused)
+            }
+            (state, _) => (state, Vec::new()),
+        }
+    }
+
+    fn applied(&self, fence: Fence, mut waiting: BTreeSet<ReceiverId>, member: ReceiverId) -> Step {
+        waiting.remove(&member);
+        if !waiting.is_empty() {
+            return (State::Applying { fence, waiting }, Vec::new());
+        }
+        // CM-1, CM-4: every receiver has applied and proven its digests.
+        self.decide(fence, Verdict::Committed, Engine::Paused)
+    }
+
+    fn failed(&self, state: State, theirs: Fence, cause: Cause) -> Step {
+        match state {
+            State::Gathering { fence, .. } if fence == theirs => {
+                self.roll_back(fence, cause, Engine::Serving)
+            }
+            State::Pausing { fence } | State::Applying { fence, .. } if fence == theirs => {
+                self.roll_back(fence, cause, Engine::Paused)
+            }
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn restarted(&self, state: State, member: ReceiverId) -> Step {
+        let cause = Cause::at(member, RootCause::Died);
+        match state {
+            State::Gathering { fence, .. } => self.roll_back(fence, cause, Engine::Serving),
+            State::Pausing { fence } | State::Applying { fence, .. } => {
+                self.roll_back(fence, cause, Engine::Paused)
+            }
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn acknowledged(
+        &mut self,
+        fence: Fence,
+        verdict: Verdict,
+        engine: Engine,
+        mut waiting: BTreeSet<ReceiverId>,
+        member: ReceiverId,
+        word: &ToLead,
+    ) -> Step {
+        match word {
+            ToLead::Done(theirs, done) if *theirs == fence && *done == decision(&verdict) => {
+                waiting.remove(&member);
+            }
+            // The receiver came back in between: it has not heard the decision.
+            ToLead::Phase(_) if waiting.contains(&member) => {
+                let again = Command::Tell(member, FromLead::Decide(fence, decision(&verdict)));
+                return (State::Deciding { fence, verdict, engine, waiting }, vec![again]);
+            }
+            _ => {}
+        }
+        if !waiting.is_empty() {
+            return (State::Deciding { fence, verdict, engine, waiting }, Vec::new());
+        }
+        self.settled(fence, verdict, engine)
+    }
+
+    fn settled(&mut self, fence: Fence, verdict: Verdict, engine: Engine) -> Step {
+        if verdict == Verdict::Committed {
+            self.repair.clear();
+        }
+        match engine {
+            Engine::Serving => {
+                let report = Command::Report(self.outcome(fence, verdict));
+                (State::Resting, vec![report])
+            }
+            Engine::Paused => (State::Resuming { fence, verdict }, vec![Command::Resume]),
+        }
+    }
+
+    fn resumed(&self, state: State) -> Step {
+        match state {
+            State::Resuming { fence, verdict } => {
+                (State::Resting, vec![Command::Report(self.outcome(fence, verdict))])
+            }
+            State::Reopening => (State::Resting, vec![Command::ReportServing]),
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn new_epoch(&self, state: State, epoch: Epoch) -> Step {
+        match state {
+            State::Resting => (State::Resting, vec![Command::ReportServing]),
+            // CM-5: what an older coordinator began is not begun any further.
+            State::Gathering { fence, .. } if fence.epoch < epoch => {
+                self.roll_back(fence, Cause::at(self.lead_id(), RootCause::Aborted), Engine::Serving)
+            }
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn outcome(&self, fence: Fence, verdict: Verdict) -> Outcome {
+        Outcome { fence, verdict, repair: self.repair.clone() }
+    }
+
+    fn timer(&self, state: State, id: TimerId) -> Step {
+        let late = |step| Cause::at(self.lead_id(), RootCause::Deadline { step });
+        match state {
+            State::Gathering { fence, .. } if id == TimerId::of(&fence, TimerKind::Staging) => {
+                self.roll_back(fence, late("staging"), Engine::Serving)
+            }
+            State::Pausing { fence } if id == TimerId::of(&fence, TimerKind::Pausing) => {
+                self.roll_back(fence, late("the pause hook"), Engine::Paused)
+            }
+            State::Applying { fence, .. } if id == TimerId::of(&fence, TimerKind::Applying) => {
+                self.roll_back(fence, late("applying"), Engine::Paused)
+            }
+            State::Deciding { fence, verdict, engine, waiting }
+                if id == TimerId::of(&fence, TimerKind::Repeat) =>
+            {
+                let word = FromLead::Decide(fence, decision(&verdict));
+                let mut again: Vec<_> =
+                    waiting.iter().map(|&member| Command::Tell(member, word.clone())).collect();
+                again.push(self.repeat_timer(&fence));
+                (State::Deciding { fence, verdict, engine, waiting }, again)
+            }
+            state => (state, Vec::new()),
+        }
+    }
+
+    fn answer(
+        &mut self,
+        engine: Engine,
+        mut answers: BTreeMap<ReceiverId, Phase>,
+        member: ReceiverId,
+        phase: Phase,
+    ) -> Step {
+        answers.insert(member, phase);
+        if answers.len() < self.members.len() {
+            return (State::Recovering { engine, answers }, Vec::new());
+        }
+        let open = answers.values().filter_map(open_attempt).max();
+        let Some(fence) = open else {
+            return match engine {
+                Engine::Paused => (State::Reopening, vec![Command::Resume]),
+                Engine::Serving => (State::Resting, vec![Command::ReportServing]),
+            };
+        };
+        // CM-3: had the former lead committed, no receiver could be short of applied.
+        let all_applied = answers.values().all(|phase| match phase {
+            Phase::Applied(theirs) => *theirs == fence,
+            Phase::Serving(last) => *last == Some(fence),
+            Phase::Open(_) => false,
+        });
+        if all_applied {
+            return self.decide(fence, Verdict::Committed, engine);
+        }
+        let cause = Cause::at(self.lead_id(), RootCause::Died);
+        self.roll_back(fence, cause, engine)
+    }
+
+    fn lead_id(&self) -> ReceiverId {
+        // A replica has at least one receiver: the plan refuses an empty one.
+        self.members.first().copied().unwrap_or_default()
+    }
+}
+
+const fn decision(verdict: &Verdict) -> Decision {
+    match verdict {
+        Verdict::Committed => Decision::Commit,
+        Verdict::RolledBack(_) => Decision::Rollback,
+    }
+}
+
+const fn open_attempt(phase: &Phase) -> Option<Fence> {
+    match phase {
+        Phase::Open(fence) | Phase::Applied(fence) => Some(*fence),
+        Phase::Serving(_) => None,
+    }
+}

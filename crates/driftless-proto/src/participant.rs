@@ -1,0 +1,323 @@
+//! A receiver's part of an attempt: it receives, checks, stages, and then does what its lead decides.
+//!
+//! - **CM-3 (nothing of an aborted attempt is applied).** Live weights are written only between `Apply` and
+//!   `Commit` or `Rollback`, and a rollback restores every bit.
+//! - **CM-4 (commit needs every member).** A receiver says `Staged` only after every byte was checked, and
+//!   `Applied` only after its digests were compared.
+//! - **CM-5 (fencing).** A lead with a lower incarnation than the highest heard is ignored.
+//! - **CM-10 (replay).** A decision that is repeated is acknowledged again and changes nothing.
+
+use crate::{
+    Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Limits, ProtocolViolation, RootCause, Shape,
+};
+use driftless_types::{Fence, Incarnation, ReceiverId, Version};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What a replica needs from the senders, as its lead reports it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Needs {
+    /// The version that the replica serves.
+    pub base: Version,
+    /// Tensors whose digest did not match: their fragments are sent whole.
+    pub repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+}
+
+/// How an attempt ends for a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Decision {
+    /// The new version is served; the undo log is dropped.
+    Commit,
+    /// The old version is served; the undo log was played back.
+    Rollback,
+}
+
+/// What a lead says to a receiver of its replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum FromLead {
+    /// Take part in this attempt.
+    Begin(Fence),
+    /// Write the staged changes into the live weights.
+    Apply(Fence),
+    /// The decision.
+    Decide(Fence, Decision),
+    /// Where are you? The answer promises to ignore older leads.
+    AskPhase,
+}
+
+/// What a receiver says to its lead.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum ToLead {
+    /// Everything arrived and was checked; nothing is written.
+    Staged(Fence),
+    /// Written, digests compared, undo log kept.
+    Applied(Fence),
+    /// The decision is carried out.
+    Done(Fence, Decision),
+    /// This receiver cannot go on with the attempt.
+    Failed(Fence, RootCause),
+    /// The answer to `AskPhase`, and the first word of an actor that was restarted.
+    Phase(Phase),
+}
+
+/// Where a receiver stands, as a lead must know it to decide.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Phase {
+    /// No attempt is open; the last one that was committed here.
+    Serving(Option<Fence>),
+    /// An attempt is open and nothing of it is written, or its writing has not ended.
+    Open(Fence),
+    /// Written and compared, undecided.
+    Applied(Fence),
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Event {
+    /// A word from the lead of this incarnation.
+    Lead(Incarnation, FromLead),
+    /// Something happened to the exchange.
+    Exchange(Fence, ExchangeEvent),
+    /// All bytes of the attempt were checked.
+    Checked(Fence, Result<(), RootCause>),
+    /// The scatter ended, digests compared; on `Err` the undo log is still there.
+    Scattered(Fence, Result<(), RootCause>),
+    /// The undo log was played back.
+    Undone(Fence),
+    /// The version is sealed: the undo log is dropped.
+    Sealed(Fence),
+}
+
+/// What the actor must do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Command {
+    /// A command of the exchange.
+    Exchange(Fence, ExchangeCommand),
+    /// Check every byte that arrived.
+    Check(Fence),
+    /// Scatter with an undo log, then compare digests.
+    Scatter(Fence),
+    /// Play the undo log back.
+    Undo(Fence),
+    /// Drop the undo log; the version is now this one.
+    Seal(Fence),
+    /// Forget what was staged.
+    Discard(Fence),
+    /// Say this to the lead.
+    Tell(ToLead),
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Participant {
+    heard: Incarnation,
+    shape: Shape,
+    limits: Limits,
+    state: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum State {
+    Serving(Option<Fence>),
+    Receiving(Fence, Exchange, Option<Fence>),
+    Checking(Fence, Option<Fence>),
+    Staged(Fence, Option<Fence>),
+    Scattering(Fence, Option<Fence>),
+    /// A rollback was ordered while the scatter still runs: writers are never interrupted halfway.
+    Unwinding(Fence, Option<Fence>),
+    Applied(Fence, Option<Fence>),
+    Undoing(Fence, Option<Fence>),
+    Sealing(Fence),
+}
+
+type Step = Result<(State, Vec<Command>), ProtocolViolation>;
+
+impl Participant {
+    /// A receiver as its binding remembers it: serving, or with an applied attempt that nobody decided.
+    #[must_use]
+    pub const fn restore(
+        shape: Shape,
+        limits: Limits,
+        committed: Option<Fence>,
+        applied: Option<Fence>,
+    ) -> Self {
+        let state = match applied {
+            Some(fence) => State::Applied(fence, committed),
+            None => State::Serving(committed),
+        };
+        Self { heard: Incarnation(0), shape, limits, state }
+    }
+
+    /// Where this receiver stands.
+    #[must_use]
+    pub const fn phase(&self) -> Phase {
+        match &self.state {
+            State::Serving(last) => Phase::Serving(*last),
+            State::Applied(fence, _) | State::Sealing(fence) => Phase::Applied(*fence),
+            State::Receiving(fence, ..)
+            | State::Checking(fence, _)
+            | State::Staged(fence, _)
+            | State::Scattering(fence, _)
+            | State::Unwinding(fence, _)
+            | State::Undoing(fence, _) => Phase::Open(*fence),
+        }
+    }
+
+    /// Takes one event.
+    ///
+    /// # Errors
+    /// [`ProtocolViolation`] if no correct lead causes this event now; the state is lost with it, as the actor is.
+    pub fn handle(mut self, event: Event) -> Result<(Self, Vec<Command>), ProtocolViolation> {
+        if let Event::Lead(incarnation, _) = &event {
+            if *incarnation < self.heard {
+                return Ok((self, Vec::new())); // CM-5
+            }
+            self.heard = *incarnation;
+        }
+        if matches!(event, Event::Lead(_, FromLead::AskPhase)) {
+            let answer = Command::Tell(ToLead::Phase(self.phase()));
+            return Ok((self, vec![answer]));
+        }
+        let Self { heard, shape, limits, state } = self;
+        let (state, commands) = match event {
+            Event::Lead(_, FromLead::Begin(fence)) => begin(state, fence, &shape, &limits),
+            Event::Lead(_, FromLead::Apply(fence)) => apply(state, fence),
+            Event::Lead(_, FromLead::Decide(fence, Decision::Commit)) => commit(state, fence),
+            Event::Lead(_, FromLead::Decide(fence, Decision::Rollback)) => Ok(rollback(state, fence)),
+            Event::Lead(_, FromLead::AskPhase) => Ok((state, Vec::new())),
+            Event::Exchange(fence, event) => exchange(state, fence, event),
+            Event::Checked(fence, result) => Ok(checked(state, fence, result)),
+            Event::Scattered(fence, result) => Ok(scattered(state, fence, result)),
+            Event::Undone(fence) => Ok(undone(state, fence)),
+            Event::Sealed(fence) => Ok(sealed(state, fence)),
+        }?;
+        Ok((Self { heard, shape, limits, state }, commands))
+    }
+}
+
+fn begin(state: State, fence: Fence, shape: &Shape, limits: &Limits) -> Step {
+    match state {
+        State::Serving(last) => {
+            let (exchange, commands) = Exchange::open(fence, shape.clone(), BTreeMap::new(), limits.clone());
+            let state = State::Receiving(fence, exchange, last);
+            Ok((state, commands.into_iter().map(|command| Command::Exchange(fence, command)).collect()))
+        }
+        // An older attempt is still open here: its lead rolls it back before it begins another.
+        _ => Err(ProtocolViolation { state: "an open attempt", event: "begin" }),
+    }
+}
+
+fn exchange(state: State, fence: Fence, event: ExchangeEvent) -> Step {
+    let State::Receiving(mine, exchange, last) = state else {
+        return Ok((state, Vec::new())); // an exchange that this receiver has left
+    };
+    if mine != fence {
+        return Ok((State::Receiving(mine, exchange, last), Vec::new()));
+    }
+    let (exchange, commands) = exchange.handle(event)?;
+    let mut out: Vec<Command> =
+        commands.into_iter().map(|command| Command::Exchange(fence, command)).collect();
+    let state = match exchange.end() {
+        None => State::Receiving(fence, exchange, last),
+        Some(ExchangeEnd::Complete) => {
+            out.push(Command::Check(fence));
+            State::Checking(fence, last)
+        }
+        Some(ExchangeEnd::Failed(root)) => {
+            out.push(Command::Discard(fence));
+            out.push(Command::Tell(ToLead::Failed(fence, root.clone())));
+            State::Serving(last)
+        }
+    };
+    Ok((state, out))
+}
+
+fn checked(state: State, fence: Fence, result: Result<(), RootCause>) -> (State, Vec<Command>) {
+    match (state, result) {
+        // CM-4: only checked bytes are staged.
+        (State::Checking(mine, last), Ok(())) if mine == fence => {
+            (State::Staged(fence, last), vec![Command::Tell(ToLead::Staged(fence))])
+        }
+        (State::Checking(mine, last), Err(root)) if mine == fence => {
+            (State::Serving(last), vec![Command::Discard(fence), Command::Tell(ToLead::Failed(fence, root))])
+        }
+        (state, _) => (state, Vec::new()),
+    }
+}
+
+fn apply(state: State, fence: Fence) -> Step {
+    match state {
+        State::Staged(mine, last) if mine == fence => {
+            Ok((State::Scattering(fence, last), vec![Command::Scatter(fence)]))
+        }
+        // Repeated, or overtaken by a restart of this actor: the lead learns the phase instead.
+        state => Ok((state, Vec::new())),
+    }
+}
+
+fn scattered(state: State, fence: Fence, result: Result<(), RootCause>) -> (State, Vec<Command>) {
+    match (state, result) {
+        (State::Scattering(mine, last), Ok(())) if mine == fence => {
+            (State::Applied(fence, last), vec![Command::Tell(ToLead::Applied(fence))])
+        }
+        // CM-3: what was written is taken back before anyone is told.
+        (State::Scattering(mine, last), Err(root)) if mine == fence => {
+            let tell = Command::Tell(ToLead::Failed(fence, root));
+            (State::Undoing(fence, last), vec![Command::Undo(fence), tell])
+        }
+        (State::Unwinding(mine, last), _) if mine == fence => {
+            (State::Undoing(fence, last), vec![Command::Undo(fence)])
+        }
+        (state, _) => (state, Vec::new()),
+    }
+}
+
+fn commit(state: State, fence: Fence) -> Step {
+    match state {
+        State::Applied(mine, _) if mine == fence => Ok((State::Sealing(fence), vec![Command::Seal(fence)])),
+        State::Sealing(mine) if mine == fence => Ok((State::Sealing(mine), Vec::new())),
+        // CM-10: a repeated commit is acknowledged again.
+        State::Serving(Some(mine)) if mine == fence => {
+            Ok((State::Serving(Some(mine)), vec![Command::Tell(ToLead::Done(fence, Decision::Commit))]))
+        }
+        _ => Err(ProtocolViolation { state: "an attempt that was not applied", event: "commit" }),
+    }
+}
+
+fn rollback(state: State, fence: Fence) -> (State, Vec<Command>) {
+    let done = Command::Tell(ToLead::Done(fence, Decision::Rollback));
+    match state {
+        State::Receiving(mine, _, last) if mine == fence => {
+            let stop = Command::Exchange(fence, ExchangeCommand::AbortTransfers);
+            (State::Serving(last), vec![stop, Command::Discard(fence), done])
+        }
+        State::Checking(mine, last) | State::Staged(mine, last) if mine == fence => {
+            (State::Serving(last), vec![Command::Discard(fence), done])
+        }
+        State::Scattering(mine, last) if mine == fence => (State::Unwinding(mine, last), Vec::new()),
+        State::Applied(mine, last) if mine == fence => {
+            (State::Undoing(mine, last), vec![Command::Undo(fence)])
+        }
+        State::Unwinding(mine, _) | State::Undoing(mine, _) if mine == fence => (state, Vec::new()),
+        // Nothing of it is here: it never began, or it was taken back already (CM-10).
+        state => (state, vec![done]),
+    }
+}
+
+fn undone(state: State, fence: Fence) -> (State, Vec<Command>) {
+    match state {
+        State::Undoing(mine, last) if mine == fence => {
+            let done = Command::Tell(ToLead::Done(fence, Decision::Rollback));
+            (State::Serving(last), vec![Command::Discard(fence), done])
+        }
+        state => (state, Vec::new()),
+    }
+}
+
+fn sealed(state: State, fence: Fence) -> (State, Vec<Command>) {
+    match state {
+        State::Sealing(mine) if mine == fence => {
+            (State::Serving(Some(fence)), vec![Command::Tell(ToLead::Done(fence, Decision::Commit))])
+        }
+        state => (state, Vec::new()),
+    }
+}
