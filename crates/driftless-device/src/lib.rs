@@ -1,1 +1,3 @@
-//! Placeholder.
+//! placeholder
+mod memory;
+pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};

@@ -15,7 +15,8 @@ pub use coordinator::{
     Command as CoordinatorCommand, Coordinator, CoordinatorOptions, Event as CoordinatorEvent, ReplicaOutcome,
 };
 pub use exchange::{
-    Command as ExchangeCommand, End as ExchangeEnd, Event as ExchangeEvent, Exchange, Limits, Shape,
+    Command as ExchangeCommand, Counting, End as ExchangeEnd, Event as ExchangeEvent, Exchange, Limits,
+    Moving, Shape,
 };
 pub use lead::{Command as LeadCommand, Engine, Event as LeadEvent, Lead, LeadOptions, Outcome, Verdict};
 pub use participant::{
