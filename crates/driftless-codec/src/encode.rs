@@ -1,0 +1,119 @@
+//! Writing sections. There are no errors here: a change set that is not one is a broken invariant of ours.
+
+use crate::delta::{block16, dense};
+use crate::header::{ALIGNMENT, CodecId, MAX_ELEMENTS, SectionHeader, ValueMode};
+use driftless_types::{ChangeSet, Digest, Dtype, Version, index_of};
+use xxhash_rust::xxh3::xxh3_64;
+
+/// What a section says of its fragment beside the changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SectionStart {
+    /// The fragment's index in the plan.
+    pub fragment: u32,
+    /// The dtype of its elements.
+    pub dtype: Dtype,
+    /// Its elements, at most [`MAX_ELEMENTS`].
+    pub n: u64,
+    /// The version that the changes start from; `None` if they are right for any.
+    pub base: Option<Version>,
+    /// The version that they lead to.
+    pub version: Version,
+    /// Digest of the fragment's bits at the base, zero if not known.
+    pub base_digest: Digest,
+    /// Digest of the fragment's bits at the new version, zero if not known.
+    pub new_digest: Digest,
+}
+
+/// Appends one section to `out`, zero-padded so that the next may follow; exactly [`encoded_bytes`] bytes.
+///
+/// # Panics
+/// If `out` does not end at a multiple of [`ALIGNMENT`], or for what [`encoded_bytes`] asserts.
+pub fn encode_section(start: &SectionStart, changes: &ChangeSet, out: &mut Vec<u8>) {
+    assert!(out.len().is_multiple_of(ALIGNMENT), "a section begins at a multiple of {ALIGNMENT}");
+    let body = Body::new(start.dtype, start.n, changes);
+    let header = SectionHeader {
+        fragment: start.fragment,
+        codec: body.codec(),
+        value_mode: ValueMode::Absolute,
+        dtype: start.dtype,
+        n: start.n,
+        nnz: changes.nnz(start.n),
+        base: start.base,
+        version: start.version,
+        base_digest: start.base_digest,
+        new_digest: start.new_digest,
+    };
+    let first = out.len();
+    out.reserve(index_of(header.section_bytes()));
+    header.write(out);
+    body.write(start.n, out);
+    let checksum = xxh3_64(&out[first..]);
+    out.extend(checksum.to_le_bytes());
+    out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+    debug_assert_eq!((out.len() - first) as u64, header.section_bytes());
+}
+
+/// The codec that [`encode_section`] takes for these changes, and the bytes that it appends: header, directory,
+/// blocks, checksum and padding. Computed from counts alone.
+///
+/// # Panics
+/// If this is no change set of a fragment of `n` elements: more than [`MAX_ELEMENTS`] of them, not as many words
+/// as the elements have, sparse changes of an FP32 fragment, or positions that do not rise strictly below `n`.
+#[must_use]
+pub fn encoded_bytes(dtype: Dtype, n: u64, changes: &ChangeSet) -> (CodecId, u64) {
+    let codec = Body::new(dtype, n, changes).codec();
+    (codec, codec.section_bytes(dtype, n, changes.nnz(n)))
+}
+
+/// Whether a BF16 fragment of `n` elements, `nnz` of them changed, is not smaller when coded sparsely.
+/// The caller then gathers every element and encodes [`ChangeSet::All`]: a sparse set has no values for the rest.
+#[must_use]
+pub const fn dense_is_smaller(n: u64, nnz: u64) -> bool {
+    dense::body_bytes(Dtype::Bf16, n) <= block16::body_bytes(n, nnz)
+}
+
+/// A change set in the form in which it is written.
+enum Body<'a> {
+    Dense { elements: &'a [u16] },
+    Block16 { positions: &'a [u32], values: &'a [u16] },
+}
+
+impl<'a> Body<'a> {
+    /// A set that names every element is written dense, which is half as long.
+    fn new(dtype: Dtype, n: u64, changes: &'a ChangeSet) -> Self {
+        assert!(n <= MAX_ELEMENTS, "a fragment of {n} elements, expected at most {MAX_ELEMENTS}");
+        match changes {
+            ChangeSet::All(elements) => {
+                assert_eq!(elements.len(), index_of(n) * dtype.words(), "words of a whole fragment");
+                Self::Dense { elements }
+            }
+            ChangeSet::Sparse { positions, values } => {
+                assert_eq!(dtype, Dtype::Bf16, "sparse changes of a fragment");
+                assert_eq!(positions.len(), values.len(), "one value for each position");
+                assert!(rise_below(positions, n), "positions rise strictly and lie below {n}");
+                if positions.len() as u64 == n {
+                    return Self::Dense { elements: values };
+                }
+                Self::Block16 { positions, values }
+            }
+        }
+    }
+
+    const fn codec(&self) -> CodecId {
+        match self {
+            Self::Dense { .. } => CodecId::Dense,
+            Self::Block16 { .. } => CodecId::Block16,
+        }
+    }
+
+    fn write(&self, n: u64, out: &mut Vec<u8>) {
+        match self {
+            Self::Dense { elements } => dense::write(elements, out),
+            Self::Block16 { positions, values } => block16::write(n, positions, values, out),
+        }
+    }
+}
+
+fn rise_below(positions: &[u32], n: u64) -> bool {
+    positions.is_sorted_by(|a, b| a < b) && positions.last().is_none_or(|&last| u64::from(last) < n)
+}
