@@ -1,3 +1,23 @@
-//! placeholder
+//! Memory that others own, and the kernels that run on it: detect, remap, gather, scatter with undo, digest.
+//!
+//! [`Device`] is the trait of a backend; [`CpuDevice`] is the one for host memory, and a product of its own: trainers
+//! that offload the optimizer run it in place. Kernels are loops over slices that somebody lends; [`SharedBuffer`]
+//! is how the memory of a trainer or an engine is lent safely.
+//!
+//! - **DV-1 (no torn access).** A buffer is read and written under guards only.
+//! - **DV-2 (undo is exact).** Old words are logged before they are overwritten, and restored in reverse.
+//! - **DV-3 (all or nothing per fragment).** A fragment is checked whole before its first write.
+//! - **DV-4 (the digest is independent).** Detection digests every element, whatever the detector says of it.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod cpu;
+mod device;
+mod error;
 mod memory;
+mod undo;
+
+pub use cpu::CpuDevice;
+pub use device::{ChangeSource, Changes, Detected, Device, PieceDiff, PieceRule, Scattered};
+pub use error::DeviceError;
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
+pub use undo::UndoLog;

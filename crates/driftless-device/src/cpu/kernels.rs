@@ -1,0 +1,173 @@
+//! The innermost loops over one block: plain code that the compiler turns into vector code, compiled once per
+//! instruction set and chosen once at start.
+//!
+//! Rust neither contracts nor reorders floating point, so every variant gives the same bits: they differ in speed alone.
+#![cfg_attr(
+    target_arch = "x86_64",
+    expect(unsafe_code, reason = "calls of code for instruction sets found at start")
+)]
+
+use driftless_numerics::{Rule, bf16};
+
+/// Elements that are judged, listed and digested together: their bits and masks fit the first-level cache.
+pub(super) const BLOCK_ELEMENTS: usize = 1024;
+
+const GROUP: usize = 64;
+
+/// One bit per element of a block, bit `k % 64` of word `k / 64`: set if the element must be sent.
+pub(super) type Mask = [u64; BLOCK_ELEMENTS / GROUP];
+
+/// The loops of one instruction set, over blocks of at most [`BLOCK_ELEMENTS`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kernels {
+    /// Its name, for logs.
+    pub(super) name: &'static str,
+    /// Served BF16 bits of masters.
+    pub(super) cast: fn(&[f32], &mut [u16]),
+    /// Marks what the rule does not certify; says whether all updates are within its bound.
+    pub(super) invert: fn(&Rule, &[f32], &[f32], &[f32], &mut Mask) -> bool,
+    /// Marks what differs from the previous bits, and replaces them.
+    pub(super) compare: fn(&[u16], &mut [u16], &mut Mask),
+}
+
+impl Kernels {
+    /// The portable loops.
+    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare };
+
+    /// The widest instruction set of this machine.
+    pub(super) fn detect() -> Self {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(kernels) = x86::detect() {
+            return kernels;
+        }
+        Self::PORTABLE
+    }
+}
+
+#[inline(always)]
+fn cast(x: &[f32], bits: &mut [u16]) {
+    for (bits, &x) in bits.iter_mut().zip(x) {
+        *bits = bf16::cast(x);
+    }
+}
+
+#[inline(always)]
+fn invert(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
+    let mut all_within = true;
+    for (((marks, x), m), v) in mask.iter_mut().zip(x.chunks(GROUP)).zip(m.chunks(GROUP)).zip(v.chunks(GROUP))
+    {
+        let mut flags = [0; GROUP];
+        for (((flag, &x), &m), &v) in flags.iter_mut().zip(x).zip(m).zip(v) {
+            *flag = u8::from(!rule.is_certified_unchanged(x, m, v));
+            all_within &= rule.update_within_bound(m, v);
+        }
+        *marks = pack(&flags);
+    }
+    all_within
+}
+
+#[inline(always)]
+fn compare(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
+    for ((marks, bits), previous) in mask.iter_mut().zip(bits.chunks(GROUP)).zip(previous.chunks_mut(GROUP)) {
+        let mut flags = [0; GROUP];
+        for ((flag, &new), &old) in flags.iter_mut().zip(bits).zip(previous.iter()) {
+            *flag = u8::from(new != old);
+        }
+        previous.copy_from_slice(bits);
+        *marks = pack(&flags);
+    }
+}
+
+/// Bytes that are 0 or 1 as bits, the first one lowest.
+#[inline(always)]
+fn pack(flags: &[u8; GROUP]) -> u64 {
+    // The product moves bit 8k of the factor to bit 56 + k, and no two of its terms meet.
+    const GATHER: u64 = 0x0102_0408_1020_4080;
+    let mut bits = 0;
+    for (byte, flags) in flags.as_chunks::<8>().0.iter().enumerate() {
+        bits |= (u64::from_le_bytes(*flags).wrapping_mul(GATHER) >> 56) << (8 * byte);
+    }
+    bits
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Kernels, Mask, Rule};
+
+    pub(super) fn detect() -> Option<Kernels> {
+        if is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+        {
+            return Some(AVX512);
+        }
+        is_x86_feature_detected!("avx2").then_some(AVX2)
+    }
+
+    const AVX512: Kernels = Kernels {
+        name: "cpu (avx512)",
+        // SAFETY: `detect` gives this table only to machines that have the features.
+        cast: |x, bits| unsafe { cast_avx512(x, bits) },
+        // SAFETY: as above.
+        invert: |rule, x, m, v, mask| unsafe { invert_avx512(rule, x, m, v, mask) },
+        // SAFETY: as above.
+        compare: |bits, previous, mask| unsafe { compare_avx512(bits, previous, mask) },
+    };
+
+    const AVX2: Kernels = Kernels {
+        name: "cpu (avx2)",
+        // SAFETY: `detect` gives this table only to machines that have the feature.
+        cast: |x, bits| unsafe { cast_avx2(x, bits) },
+        // SAFETY: as above.
+        invert: |rule, x, m, v, mask| unsafe { invert_avx2(rule, x, m, v, mask) },
+        // SAFETY: as above.
+        compare: |bits, previous, mask| unsafe { compare_avx2(bits, previous, mask) },
+    };
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn cast_avx512(x: &[f32], bits: &mut [u16]) {
+        super::cast(x, bits);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn invert_avx512(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
+        super::invert(rule, x, m, v, mask)
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn compare_avx512(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
+        super::compare(bits, previous, mask);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn cast_avx2(x: &[f32], bits: &mut [u16]) {
+        super::cast(x, bits);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn invert_avx2(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
+        super::invert(rule, x, m, v, mask)
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn compare_avx2(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
+        super::compare(bits, previous, mask);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packed_flags_keep_their_order() {
+        for pattern in [0, 1, 1 << 63, 0x8000_0000_0000_0001, 0x0123_4567_89ab_cdef, u64::MAX] {
+            let mut flags = [0; GROUP];
+            for (k, flag) in flags.iter_mut().enumerate() {
+                *flag = u8::from(pattern >> k & 1 == 1);
+            }
+            assert_eq!(pack(&flags), pattern);
+        }
+    }
+}

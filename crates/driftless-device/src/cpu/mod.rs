@@ -1,0 +1,96 @@
+//! The CPU backend: weights in host memory, one core per call.
+
+mod detect;
+mod gather;
+mod kernels;
+mod rehash;
+mod remap;
+mod scatter;
+mod spans;
+
+use crate::{ChangeSource, Changes, Detected, Device, DeviceError, Scattered, UndoLog};
+use detect::Pass;
+use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
+use driftless_numerics::DigestKeys;
+use driftless_types::{ChangeSet, Digest};
+use kernels::Kernels;
+use std::sync::atomic::AtomicBool;
+
+/// Host memory and the vector units of this machine's cores.
+///
+/// A call works on one core: callers split by tensor or fragment to use more.
+#[derive(Clone, Copy, Debug)]
+pub struct CpuDevice {
+    kernels: Kernels,
+}
+
+impl CpuDevice {
+    /// The backend with the widest instruction set that this machine has.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { kernels: Kernels::detect() }
+    }
+
+    /// The backend as any machine can run it: the same bits, slower.
+    #[must_use]
+    pub const fn portable() -> Self {
+        Self { kernels: Kernels::PORTABLE }
+    }
+}
+
+impl Default for CpuDevice {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Device for CpuDevice {
+    fn name(&self) -> &str {
+        self.kernels.name
+    }
+
+    fn detect(
+        &self,
+        tensor: &SourceTensor,
+        params: &[ParamMeta],
+        source: ChangeSource<'_>,
+        keys: &DigestKeys,
+        cancel: &AtomicBool,
+    ) -> Result<Detected, DeviceError> {
+        Pass { kernels: &self.kernels, keys, cancel }.run(tensor, params, source)
+    }
+
+    fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
+        remap::remap(changes, fragment)
+    }
+
+    fn gather(&self, masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
+        gather::gather(masters, fragment)
+    }
+
+    fn scatter(
+        &self,
+        dst: &mut [u16],
+        fragment: &Fragment,
+        param_cols: u64,
+        changes: &ChangeSet,
+        keys: &DigestKeys,
+        undo: &mut UndoLog,
+    ) -> Result<Scattered, DeviceError> {
+        scatter::apply(dst, fragment, param_cols, changes, keys, undo)
+    }
+
+    fn undo(&self, dst: &mut [u16], undo: &mut UndoLog) -> Result<(), DeviceError> {
+        undo.restore(dst)
+    }
+
+    fn digest(
+        &self,
+        words: &[u16],
+        tensor: &DestTensor,
+        params: &[ParamMeta],
+        keys: &DigestKeys,
+    ) -> Result<Digest, DeviceError> {
+        rehash::rehash(words, tensor, params, keys)
+    }
+}

@@ -1,0 +1,196 @@
+//! Change sets into live weights, the old words kept aside.
+//!
+//! - **DV-3 (all or nothing per fragment).** Everything that can be wrong with a fragment and its change set is found
+//!   before the first word is written.
+
+use super::rehash::Target;
+use super::remap::name_of;
+use super::spans::{Area, SpanWalk};
+use crate::{DeviceError, Scattered, UndoLog};
+use driftless_layout::Fragment;
+use driftless_numerics::DigestKeys;
+use driftless_types::{ChangeSet, Digest, Dtype};
+
+/// Elements that are noted in the undo log, and then overwritten, together: their words stay in the first-level cache.
+const BLOCK_ELEMENTS: usize = 1024;
+
+/// Writes `changes` of `fragment` into the tensor `dst`.
+pub(super) fn apply(
+    dst: &mut [u16],
+    fragment: &Fragment,
+    param_cols: u64,
+    changes: &ChangeSet,
+    keys: &DigestKeys,
+    undo: &mut UndoLog,
+) -> Result<Scattered, DeviceError> {
+    // DV-3: both checks come before any write.
+    let scatter = Scatter::new(dst.len(), fragment, param_cols, keys)?;
+    scatter.check(changes)?;
+    Ok(match changes {
+        ChangeSet::All(words) => scatter.write_all(dst, words, undo),
+        ChangeSet::Sparse { positions, values } => scatter.write_sparse(dst, positions, values, undo),
+    })
+}
+
+/// A destination tensor and the fragment that goes into it, checked to fit.
+struct Scatter<'a> {
+    fragment: &'a Fragment,
+    area: Area,
+    target: Target,
+    keys: &'a DigestKeys,
+}
+
+impl<'a> Scatter<'a> {
+    fn new(
+        dst_words: usize,
+        fragment: &'a Fragment,
+        param_cols: u64,
+        keys: &'a DigestKeys,
+    ) -> Result<Self, DeviceError> {
+        let name: &dyn Fn() -> String = &|| name_of(fragment);
+        let elements = fragment.canonical.rows.saturating_mul(fragment.canonical.cols);
+        if elements > u64::from(u32::MAX) {
+            let limit = u64::from(u32::MAX);
+            return Err(DeviceError::Misfit {
+                what: "the element count",
+                name: name(),
+                found: elements,
+                limit,
+            });
+        }
+        let area = Area::new(&fragment.canonical, param_cols, name)?;
+        let dst_elements = dst_words / fragment.dtype.words();
+        let target = Target::new(&area, fragment.dst_offset, fragment.dst_row_stride, dst_elements, name)?;
+        Ok(Self { fragment, area, target, keys })
+    }
+
+    fn check(&self, changes: &ChangeSet) -> Result<(), DeviceError> {
+        match changes {
+            ChangeSet::All(words) => self.check_all(words),
+            ChangeSet::Sparse { positions, values } => self.check_sparse(positions, values),
+        }
+    }
+
+    fn refuse(&self, found: String, expected: String) -> DeviceError {
+        DeviceError::ChangeSet { fragment: self.fragment.index, found, expected }
+    }
+
+    fn check_all(&self, words: &[u16]) -> Result<(), DeviceError> {
+        let expected = self.area.elements() * self.fragment.dtype.words();
+        if words.len() != expected {
+            return Err(self.refuse(format!("{} words", words.len()), format!("{expected}")));
+        }
+        Ok(())
+    }
+
+    fn check_sparse(&self, positions: &[u32], values: &[u16]) -> Result<(), DeviceError> {
+        if self.fragment.dtype != Dtype::Bf16 {
+            return Err(self.refuse(format!("single {} elements", self.fragment.dtype), "all of them".into()));
+        }
+        if positions.len() != values.len() {
+            return Err(self.refuse(format!("{} values", values.len()), format!("{}", positions.len())));
+        }
+        if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {
+            return Err(self.refuse(format!("position {} after {}", pair[1], pair[0]), "them to rise".into()));
+        }
+        match positions.last() {
+            Some(&last) if last as usize >= self.area.elements() => {
+                Err(self.refuse(format!("position {last}"), format!("less than {}", self.area.elements())))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn write_all(&self, dst: &mut [u16], words: &[u16], undo: &mut UndoLog) -> Scattered {
+        let each = self.fragment.dtype.words();
+        let mut walk = SpanWalk::new(self.area, &[], &[]);
+        let mut scattered = Scattered::default();
+        let mut k = 0;
+        while k < self.area.elements() {
+            let len = self.target.contiguous(&self.area, k).min(BLOCK_ELEMENTS);
+            let start = self.target.element(&self.area, k) * each;
+            let new = &words[k * each..(k + len) * each];
+            let old = &mut dst[start..start + len * each];
+            scattered.changed += count_changed(old, new, each);
+            scattered.delta += self.digest_delta(&mut walk, old, new);
+            // DV-2: in the log before it is overwritten.
+            undo.record_run(start, old);
+            old.copy_from_slice(new);
+            k += len;
+        }
+        scattered
+    }
+
+    /// The digest of the next words of the box less that of the words that stood there.
+    fn digest_delta(&self, walk: &mut SpanWalk<'_>, old: &[u16], new: &[u16]) -> Digest {
+        let each = self.fragment.dtype.words();
+        let mut delta = Digest::ZERO;
+        let mut done = 0;
+        while done < new.len() {
+            let span = walk.next_span((new.len() - done) / each);
+            let (first_word, words) = (span.element * each as u64, done..done + span.len * each);
+            delta += self.keys.words(self.fragment.param, first_word, &new[words.clone()]);
+            delta -= self.keys.words(self.fragment.param, first_word, &old[words.clone()]);
+            done = words.end;
+        }
+        delta
+    }
+
+    fn write_sparse(
+        &self,
+        dst: &mut [u16],
+        positions: &[u32],
+        values: &[u16],
+        undo: &mut UndoLog,
+    ) -> Scattered {
+        let mut cursor = self.keys.cursor(self.fragment.param);
+        let mut places = PlaceWalk { scatter: self, row: 0, row_start: 0 };
+        let mut targets = [0; BLOCK_ELEMENTS];
+        let mut words = [0; BLOCK_ELEMENTS];
+        let mut changed = 0;
+        for (positions, values) in positions.chunks(BLOCK_ELEMENTS).zip(values.chunks(BLOCK_ELEMENTS)) {
+            for ((&position, target), word) in positions.iter().zip(&mut targets).zip(&mut words) {
+                (*target, *word) = places.place(position as usize);
+            }
+            let targets = &targets[..positions.len()];
+            // DV-2: in the log before they are overwritten.
+            undo.record_scattered(dst, targets);
+            for ((&target, &word), &new) in targets.iter().zip(&words).zip(values) {
+                let old = std::mem::replace(&mut dst[target], new);
+                if old != new {
+                    changed += 1;
+                    cursor.replace(word, old, new);
+                }
+            }
+        }
+        Scattered { changed, delta: cursor.finish() }
+    }
+}
+
+/// Rising positions of a box, each taken to its place: one division per row that has changes.
+struct PlaceWalk<'a> {
+    scatter: &'a Scatter<'a>,
+    row: usize,
+    row_start: usize,
+}
+
+impl PlaceWalk<'_> {
+    /// Where a BF16 element lies in the tensor, and its canonical word.
+    #[inline]
+    fn place(&mut self, position: usize) -> (usize, u64) {
+        let Scatter { area, target, .. } = self.scatter;
+        let mut col = position - self.row_start;
+        if col >= area.cols {
+            let rows = col / area.cols;
+            self.row += rows;
+            self.row_start += rows * area.cols;
+            col = position - self.row_start;
+        }
+        (target.offset + self.row * target.row_stride + col, area.canonical(self.row, col))
+    }
+}
+
+/// How many elements of `each` words differ.
+fn count_changed(old: &[u16], new: &[u16], each: usize) -> u64 {
+    old.chunks_exact(each).zip(new.chunks_exact(each)).filter(|(old, new)| old != new).count() as u64
+}

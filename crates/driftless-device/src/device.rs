@@ -1,0 +1,163 @@
+//! What a backend does: the four kernels behind one object-safe trait.
+
+use crate::{DeviceError, UndoLog};
+use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
+use driftless_numerics::{DigestKeys, Rule};
+use driftless_types::{ChangeSet, Digest};
+use std::sync::atomic::AtomicBool;
+
+/// How one piece of a source tensor is judged under inversion.
+#[derive(Clone, Debug)]
+pub enum PieceRule {
+    /// By the certified rule of its parameter group.
+    Rule(Rule),
+    /// It is sent whole (a gate failed): no changes are listed.
+    Dense,
+    /// The optimizer did not touch it: nothing is sent.
+    Untouched,
+}
+
+/// How one piece of a source tensor is judged against a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PieceDiff {
+    /// By comparison with the snapshot.
+    Compare,
+    /// It is sent whole: no changes are listed, the snapshot is brought up to date.
+    Dense,
+}
+
+/// What knows the old bits of a source tensor. Every slice has one entry per owned element.
+///
+/// Whatever the source says, the digest is taken over the new bits of every piece: that is why it can prove the source.
+#[derive(Debug)]
+pub enum ChangeSource<'a> {
+    /// The optimizer's own state, from which the step is inverted.
+    Inversion {
+        /// FP32 master weights after the step.
+        master: &'a [f32],
+        /// First moments after the step.
+        exp_avg: &'a [f32],
+        /// Second moments after the step.
+        exp_avg_sq: &'a [f32],
+        /// One per piece of the tensor, in order.
+        rules: &'a [PieceRule],
+    },
+    /// A BF16 copy of the weights that were published last. It is brought up to date in the pass, but not where the
+    /// parameter is served in FP32.
+    ///
+    /// A detection that fails, or whose result is lost, leaves the snapshot partly ahead of what was published: the
+    /// next one must take every piece as [`PieceDiff::Dense`].
+    Snapshot {
+        /// FP32 master weights after the step.
+        master: &'a [f32],
+        /// Served bits at the last published version.
+        previous: &'a mut [u16],
+        /// One per piece of the tensor, in order.
+        diffs: &'a [PieceDiff],
+    },
+}
+
+/// The elements of a source tensor that may have changed, with their new bits.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Strictly rising indices into the owned range of the source tensor.
+    pub indices: Vec<u32>,
+    /// The served BF16 bits at the new version, one per index.
+    pub values: Vec<u16>,
+}
+
+/// What one pass over a source tensor found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Detected {
+    /// The elements to send, but none of pieces that go dense and none of parameters served in FP32.
+    pub changes: Changes,
+    /// The number of the first cell below in the sender's numbering; 0 for a tensor without pieces.
+    pub first_cell: u32,
+    /// Digests of the new bits, one per digest cell of the tensor, from `first_cell` on.
+    pub cells: Vec<Digest>,
+    /// Per piece: the largest update beyond the bound of its rule, if any. Such a piece must be sent dense, for its
+    /// moments cannot have come from the optimizer that the caller described.
+    pub bound_exceeded: Vec<Option<f32>>,
+}
+
+/// What a scatter did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Scattered {
+    /// Elements whose bits differ from those they replaced.
+    pub changed: u64,
+    /// The digest of the new words less that of the old ones.
+    pub delta: Digest,
+}
+
+/// A place where weights live and the four kernels run.
+///
+/// Every method is a pure function of its arguments and the memory that they lend; `params` is the table of all
+/// parameters, indexed by id. Arguments that contradict each other are a [`DeviceError`], and then nothing was written.
+pub trait Device: Send + Sync {
+    /// The backend's name, for logs: such as `cpu`.
+    fn name(&self) -> &str;
+
+    /// Finds the changed elements of a source tensor and the digest of its new bits, in one pass.
+    ///
+    /// Elements of FP32-served parameters and of dense pieces are digested, never listed. `cancel` is looked at once
+    /// per block.
+    ///
+    /// # Errors
+    /// [`DeviceError::Canceled`], or arguments whose lengths or boxes disagree with the plan.
+    fn detect(
+        &self,
+        tensor: &SourceTensor,
+        params: &[ParamMeta],
+        source: ChangeSource<'_>,
+        keys: &DigestKeys,
+        cancel: &AtomicBool,
+    ) -> Result<Detected, DeviceError>;
+
+    /// Pushes sorted indices of the source tensors, `changes[i]` for source tensor `i`, into a fragment's box.
+    ///
+    /// Gives [`ChangeSet::Sparse`] with strictly rising row-major positions.
+    ///
+    /// # Errors
+    /// A run that speaks of a tensor outside `changes`, or that overruns the fragment's box.
+    fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+
+    /// Reads a fragment whole out of the masters, `masters[i]` for source tensor `i`, as served words.
+    ///
+    /// # Errors
+    /// A run outside `masters`, or runs that do not cover the fragment's box in order.
+    fn gather(&self, masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+
+    /// Writes a change set into a destination tensor of words, old words noted in `undo` before each block of writes.
+    ///
+    /// `param_cols` is the width of the fragment's parameter. All positions are checked before the first write.
+    ///
+    /// # Errors
+    /// A position outside the fragment, a fragment outside `dst`, or a change set of another dtype or length.
+    fn scatter(
+        &self,
+        dst: &mut [u16],
+        fragment: &Fragment,
+        param_cols: u64,
+        changes: &ChangeSet,
+        keys: &DigestKeys,
+        undo: &mut UndoLog,
+    ) -> Result<Scattered, DeviceError>;
+
+    /// Puts back what `undo` holds, in reverse order of writing, and empties it.
+    ///
+    /// # Errors
+    /// `dst` is shorter than the tensor that was written.
+    fn undo(&self, dst: &mut [u16], undo: &mut UndoLog) -> Result<(), DeviceError>;
+
+    /// The digest of a destination tensor's words in canonical coordinates, padding left out: a full rehash.
+    ///
+    /// # Errors
+    /// A box outside `words` or outside its parameter.
+    fn digest(
+        &self,
+        words: &[u16],
+        tensor: &DestTensor,
+        params: &[ParamMeta],
+        keys: &DigestKeys,
+    ) -> Result<Digest, DeviceError>;
+}

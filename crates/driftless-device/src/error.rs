@@ -1,0 +1,47 @@
+//! What can be wrong with a call on a device: always the arguments, or a caller that changed its mind.
+
+use driftless_types::ParamId;
+
+/// Why a device did nothing, or stopped.
+#[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// The cancel flag was raised. A snapshot may be partly ahead: see [`ChangeSource::Snapshot`](crate::ChangeSource).
+    #[error("canceled")]
+    Canceled,
+    /// A slice does not have the length that the plan says.
+    #[error("{what}: found {found} elements, expected {expected}")]
+    Length {
+        /// Which slice.
+        what: &'static str,
+        /// Its length.
+        found: u64,
+        /// The plan's.
+        expected: u64,
+    },
+    /// A plan speaks of a parameter that the given table lacks.
+    #[error("parameter {0} is not in the table of parameters")]
+    UnknownParam(ParamId),
+    /// Boxes, cuts, cells or runs of a plan contradict each other or the memory that they speak of.
+    #[error("{what} of {name} does not fit: found {found}, expected at most {limit}")]
+    Misfit {
+        /// Which number of the plan.
+        what: &'static str,
+        /// The tensor's name, or the fragment's number.
+        name: String,
+        /// The number.
+        found: u64,
+        /// What it may be at most.
+        limit: u64,
+    },
+    /// A change set is not one of the fragment's dtype, or its arrays differ in length.
+    #[error("fragment {fragment}: the change set has {found}, expected {expected}")]
+    ChangeSet {
+        /// The fragment's number in the plan.
+        fragment: u32,
+        /// What the change set is.
+        found: String,
+        /// What it should be.
+        expected: String,
+    },
+}

@@ -1,0 +1,205 @@
+//! Detection against a plain loop over the elements, written without any of the crate's code.
+
+mod support;
+
+use driftless_device::{
+    ChangeSource, Changes, CpuDevice, Detected, Device, DeviceError, PieceDiff, PieceRule,
+};
+use driftless_layout::{Box2, ParamMeta, Piece, SourceTensor};
+use driftless_numerics::{DigestKeys, Family, bf16};
+use driftless_types::{Digest, Dtype, ParamId};
+use std::sync::atomic::AtomicBool;
+use support::{RUN, Rng, State, canonical, param, served, usual_rule};
+
+const RUNNING: AtomicBool = AtomicBool::new(false);
+
+fn params() -> Vec<ParamMeta> {
+    vec![
+        param(0, 40, 96, Dtype::Bf16),
+        param(1, 1, 5000, Dtype::Bf16),
+        param(2, 9, 33, Dtype::Fp32),
+        param(3, 700, 3, Dtype::Bf16),
+    ]
+}
+
+fn piece(src_offset: u64, param: u32, canonical: Box2, cuts: [&[u64]; 2], first_cell: u32) -> Piece {
+    let [row_cuts, col_cuts] = cuts.map(<[u64]>::to_vec);
+    Piece { src_offset, param: ParamId(param), canonical, row_cuts, col_cuts, first_cell }
+}
+
+/// Every shape of piece: partial rows, full width with row cuts, narrow with cuts both ways, a vector, FP32, thin
+/// rows, and gaps of padding between them.
+fn tensor() -> SourceTensor {
+    let pieces = vec![
+        piece(5, 0, Box2::new(3, 1, 90, 6), [&[], &[]], 10),
+        piece(11, 0, Box2::new(4, 20, 0, 96), [&[7, 12], &[]], 11),
+        piece(1931, 0, Box2::new(24, 1, 0, 17), [&[], &[4]], 14),
+        piece(2000, 0, Box2::new(25, 15, 10, 70), [&[3], &[1, 33, 69]], 16),
+        piece(3050, 1, Box2::new(0, 1, 100, 4000), [&[], &[1500]], 24),
+        piece(7050, 2, Box2::new(0, 9, 0, 33), [&[2], &[]], 26),
+        piece(7400, 3, Box2::new(0, 700, 1, 2), [&[350], &[1]], 28),
+    ];
+    SourceTensor { name: "all".into(), range: 100..8950, pieces }
+}
+
+fn masters(tensor: &SourceTensor) -> State {
+    State::random(tensor.elements() as usize, &mut Rng(11))
+}
+
+/// Which elements of a piece to list, by index into the owned range; `None` lists nothing.
+type Oracle<'a> = &'a dyn Fn(usize, usize) -> bool;
+
+fn expected(
+    tensor: &SourceTensor,
+    state: &State,
+    keys: &DigestKeys,
+    listed: Oracle<'_>,
+) -> (Changes, Vec<Digest>) {
+    let params = params();
+    let mut changes = Changes::default();
+    let mut cells = vec![Digest::ZERO; 32 - 10];
+    for (index, piece) in tensor.pieces.iter().enumerate() {
+        let meta = &params[piece.param.0 as usize];
+        for k in 0..piece.canonical.elements() {
+            let at = (piece.src_offset + k) as usize;
+            let words = served(meta.dtype, state.master[at]);
+            if meta.dtype == Dtype::Bf16 && listed(index, at) {
+                changes.indices.push(at as u32);
+                changes.values.push(words[0]);
+            }
+            let band = |cuts: &[u64], at| cuts.iter().filter(|&&cut| cut <= at).count();
+            let row_band = band(&piece.row_cuts, k / piece.canonical.cols);
+            let col_band = band(&piece.col_cuts, k % piece.canonical.cols);
+            let cell = piece.first_cell as usize + row_band * (piece.col_cuts.len() + 1) + col_band;
+            let first = canonical(&piece.canonical, meta.cols(), k) * words.len() as u64;
+            for (offset, &word) in (0..).zip(&words) {
+                cells[cell - 10] += keys.term(piece.param, first + offset, word);
+            }
+        }
+    }
+    (changes, cells)
+}
+
+fn check(detected: &Detected, expected: (Changes, Vec<Digest>)) {
+    assert_eq!(detected.first_cell, 10);
+    assert_eq!(detected.changes, expected.0);
+    assert_eq!(detected.cells, expected.1);
+}
+
+#[test]
+fn dv4_inversion_equals_the_scalar_loop_on_every_shape_and_family() {
+    let (tensor, keys) = (tensor(), DigestKeys::new(RUN));
+    let state = masters(&tensor);
+    for family in Family::ALL {
+        let rule = usual_rule(family);
+        let mut rules = vec![PieceRule::Rule(rule.clone()); 7];
+        rules[2] = PieceRule::Dense;
+        rules[3] = PieceRule::Untouched;
+        let oracle = |piece: usize, at: usize| {
+            !matches!(piece, 2 | 3)
+                && !rule.is_certified_unchanged(state.master[at], state.exp_avg[at], state.exp_avg_sq[at])
+        };
+        let expected = expected(&tensor, &state, &keys, &oracle);
+        assert!(expected.0.indices.len() > 50, "the data exercise the rule");
+        for device in [CpuDevice::new(), CpuDevice::portable()] {
+            let source = inversion(&state, &rules);
+            let found = device.detect(&tensor, &params(), source, &keys, &RUNNING).expect("all fits");
+            check(&found, expected.clone());
+        }
+    }
+}
+
+fn inversion<'a>(state: &'a State, rules: &'a [PieceRule]) -> ChangeSource<'a> {
+    ChangeSource::Inversion {
+        master: &state.master,
+        exp_avg: &state.exp_avg,
+        exp_avg_sq: &state.exp_avg_sq,
+        rules,
+    }
+}
+
+#[test]
+fn snapshot_lists_what_differs_and_becomes_the_new_bits() {
+    let (tensor, keys) = (tensor(), DigestKeys::new(RUN));
+    let state = masters(&tensor);
+    let new: Vec<u16> = state.master.iter().map(|&x| bf16::cast(x)).collect();
+    let mut rng = Rng(3);
+    let old: Vec<u16> = new.iter().map(|&word| if rng.below(9) == 0 { word ^ 1 } else { word }).collect();
+    let mut diffs = vec![PieceDiff::Compare; 7];
+    diffs[1] = PieceDiff::Dense;
+    let expected = expected(&tensor, &state, &keys, &|piece, at| piece != 1 && old[at] != new[at]);
+    for device in [CpuDevice::new(), CpuDevice::portable()] {
+        let mut previous = old.clone();
+        let source = ChangeSource::Snapshot { master: &state.master, previous: &mut previous, diffs: &diffs };
+        let found = device.detect(&tensor, &params(), source, &keys, &RUNNING).expect("all fits");
+        check(&found, expected.clone());
+        for (index, piece) in tensor.pieces.iter().enumerate() {
+            let range = piece.src_offset as usize..(piece.src_offset + piece.canonical.elements()) as usize;
+            // Piece 5 is served in FP32: its part of a BF16 snapshot means nothing and stays.
+            let wanted = if index == 5 { &old } else { &new };
+            assert_eq!(previous[range.clone()], wanted[range], "piece {index}");
+        }
+    }
+}
+
+#[test]
+fn an_update_that_no_adam_can_make_is_reported_for_its_piece_alone() {
+    let (tensor, keys) = (tensor(), DigestKeys::new(RUN));
+    let mut state = masters(&tensor);
+    let at = tensor.pieces[4].src_offset as usize + 2000;
+    (state.exp_avg[at], state.exp_avg_sq[at]) = (1.0, 1e-12);
+    let rule = usual_rule(Family::Torch);
+    let rules = vec![PieceRule::Rule(rule.clone()); 7];
+    let found = CpuDevice::new()
+        .detect(&tensor, &params(), inversion(&state, &rules), &keys, &RUNNING)
+        .expect("all fits");
+    for (index, worst) in found.bound_exceeded.iter().enumerate() {
+        assert_eq!(worst.is_some(), index == 4);
+    }
+    assert_eq!(found.bound_exceeded[4], Some(rule.update(1.0, 1e-12).abs()));
+}
+
+#[test]
+fn a_raised_flag_stops_the_pass() {
+    let (tensor, keys) = (tensor(), DigestKeys::new(RUN));
+    let state = masters(&tensor);
+    let rules = vec![PieceRule::Dense; 7];
+    let stopped = AtomicBool::new(true);
+    let found = CpuDevice::new().detect(&tensor, &params(), inversion(&state, &rules), &keys, &stopped);
+    assert_eq!(found, Err(DeviceError::Canceled));
+}
+
+#[test]
+fn arguments_that_disagree_with_the_plan_are_refused() {
+    let keys = DigestKeys::new(RUN);
+    let rules = vec![PieceRule::Dense; 7];
+    let state = masters(&tensor());
+    let refused = |tensor: &SourceTensor, state: &State, rules: &[PieceRule]| {
+        let source = inversion(state, rules);
+        CpuDevice::new().detect(tensor, &params(), source, &keys, &RUNNING).is_err()
+    };
+    assert!(!refused(&tensor(), &state, &rules));
+    assert!(refused(&tensor(), &state, &rules[1..]));
+    let short = State { exp_avg: state.exp_avg[1..].to_vec(), ..masters(&tensor()) };
+    assert!(refused(&tensor(), &short, &rules));
+    let broken = |change: &dyn Fn(&mut Piece)| {
+        let mut tensor = tensor();
+        change(&mut tensor.pieces[3]);
+        refused(&tensor, &state, &rules)
+    };
+    assert!(broken(&|piece| piece.param = ParamId(4)));
+    assert!(broken(&|piece| piece.src_offset = 1940));
+    assert!(broken(&|piece| piece.canonical.cols = 87));
+    assert!(broken(&|piece| piece.canonical.rows = u64::MAX / 2));
+    assert!(broken(&|piece| piece.row_cuts = vec![15]));
+    assert!(broken(&|piece| piece.first_cell += 1));
+}
+
+#[test]
+fn a_tensor_of_which_nothing_is_owned_is_no_work() {
+    let tensor = SourceTensor { name: "none".into(), range: 7..7, pieces: Vec::new() };
+    let state = State::random(0, &mut Rng(0));
+    let found =
+        CpuDevice::new().detect(&tensor, &params(), inversion(&state, &[]), &DigestKeys::new(RUN), &RUNNING);
+    assert_eq!(found, Ok(Detected::default()));
+}
