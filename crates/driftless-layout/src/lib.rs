@@ -34,6 +34,7 @@
 mod config;
 mod engine;
 mod error;
+mod fit;
 mod geometry;
 mod local;
 mod model;

@@ -1,0 +1,37 @@
+//! Does an axis of a layout fit the model? The checks that trainers and engines share (LY-4).
+
+use crate::config::ModelConfig;
+use crate::error::LayoutError;
+
+/// One axis of a layout with its size.
+#[derive(Clone, Copy)]
+pub(crate) struct Axis<'a> {
+    /// The layout as text, for errors.
+    pub(crate) layout: &'a str,
+    pub(crate) name: &'static str,
+    pub(crate) size: u64,
+}
+
+impl Axis<'_> {
+    /// The axis must divide `total`, which errors call `what`.
+    pub(crate) fn must_divide(self, what: &str, total: u64) -> Result<(), LayoutError> {
+        if total.is_multiple_of(self.size) {
+            return Ok(());
+        }
+        Err(self.misfit(format!("a divisor of {what} = {total}")))
+    }
+
+    /// The axis cuts attention heads: it divides the query heads; it divides the key-value heads, or they divide it.
+    pub(crate) fn must_cut_heads(self, config: &ModelConfig) -> Result<(), LayoutError> {
+        self.must_divide("num_attention_heads", config.attention_heads())?;
+        let kv = config.key_value_heads();
+        if kv.is_multiple_of(self.size) || self.size.is_multiple_of(kv) {
+            return Ok(());
+        }
+        Err(self.misfit(format!("a divisor or a multiple of num_key_value_heads = {kv}")))
+    }
+
+    pub(crate) fn misfit(self, expected: String) -> LayoutError {
+        LayoutError::AxisMisfit { layout: self.layout.into(), axis: self.name, found: self.size, expected }
+    }
+}

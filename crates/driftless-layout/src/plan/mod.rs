@@ -1,0 +1,102 @@
+//! The remap plan: trainer boxes against receiver boxes, intersected once.
+
+mod cells;
+mod compile;
+mod digest;
+mod fragment;
+
+use crate::engine::RolloutLayout;
+use crate::error::LayoutError;
+use crate::model::{Model, ParamMeta};
+use crate::trainer::TrainerLayout;
+use driftless_types::{ParamId, PlanDigest, ReceiverId, SenderId};
+pub use fragment::{
+    DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, ReceiverPlan, ReplicaPlan, SenderPlan,
+    SourceRun, SourceTensor,
+};
+
+/// The composed maps of one (model, trainer, rollouts), immutable once compiled.
+///
+/// Fragments are numbered by sender, then receiver, then destination (tensor, offset).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemapPlan {
+    params: Vec<ParamMeta>,
+    senders: Vec<SenderPlan>,
+    replicas: Vec<ReplicaPlan>,
+    fragment_count: u32,
+    digest: PlanDigest,
+}
+
+impl RemapPlan {
+    /// Composes the layouts of `trainer` and of `rollouts`, one replica each. No weights are needed.
+    ///
+    /// # Errors
+    /// [`LayoutError::AxisMisfit`] if a layout does not fit the model, [`LayoutError::DtypeContradiction`] if its
+    /// router option or a fused tensor contradicts the model's served dtypes, [`LayoutError::TooLarge`].
+    pub fn compile(
+        model: &Model,
+        trainer: &TrainerLayout,
+        rollouts: &[RolloutLayout],
+    ) -> Result<Self, LayoutError> {
+        let (senders, replicas, fragment_count) = compile::compile(model, trainer, rollouts)?;
+        let params = model.params().to_vec();
+        let digest = digest::of_plan(&params, trainer, &senders, &replicas);
+        Ok(Self { params, senders, replicas, fragment_count, digest })
+    }
+
+    /// All canonical parameters; a parameter's id is its index.
+    #[must_use]
+    pub fn params(&self) -> &[ParamMeta] {
+        &self.params
+    }
+
+    /// The parameter of this id.
+    ///
+    /// # Panics
+    /// If the id is of another model.
+    #[must_use]
+    pub fn param(&self, id: ParamId) -> &ParamMeta {
+        &self.params[id.0 as usize]
+    }
+
+    /// The trainer's ranks; a sender's id is its index.
+    #[must_use]
+    pub fn senders(&self) -> &[SenderPlan] {
+        &self.senders
+    }
+
+    /// The rollouts; a replica's id is its index.
+    #[must_use]
+    pub fn replicas(&self) -> &[ReplicaPlan] {
+        &self.replicas
+    }
+
+    /// The receiver of this id.
+    ///
+    /// # Panics
+    /// If the id is of another plan.
+    #[must_use]
+    pub fn receiver(&self, id: ReceiverId) -> &ReceiverPlan {
+        &self.replicas[id.replica.0 as usize].receivers[id.rank as usize]
+    }
+
+    /// What a sender gives to a receiver; `None` if nothing, or if the plan has no such sender.
+    #[must_use]
+    pub fn edge(&self, sender: SenderId, receiver: ReceiverId) -> Option<&Edge> {
+        let edges = &self.senders.get(sender.0 as usize)?.edges;
+        let position = edges.binary_search_by_key(&receiver, |edge| edge.receiver).ok()?;
+        Some(&edges[position])
+    }
+
+    /// How many fragments the plan has: their indices are below it.
+    #[must_use]
+    pub const fn fragment_count(&self) -> u32 {
+        self.fragment_count
+    }
+
+    /// BLAKE3 over everything that both sides must agree on (LY-3).
+    #[must_use]
+    pub const fn digest(&self) -> PlanDigest {
+        self.digest
+    }
+}
