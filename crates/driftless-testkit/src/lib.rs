@@ -1,1 +1,6 @@
-//! Placeholder.
+//! What tests and the demo are made of.
+#![forbid(unsafe_code)]
+
+mod trainer;
+
+pub use trainer::{TensorState, TinyTrainer, tiny_plan};
