@@ -49,6 +49,8 @@ pub enum Event {
     ReceiverUp(ReceiverId),
     /// A member's actor ended.
     MemberDown(Member),
+    /// A sender cannot serve an attempt.
+    SenderFailed(Fence, Cause),
     /// A lead says what its replica serves; no attempt is open there.
     Serving(ReplicaId, Needs),
     /// A lead says how an attempt ended, and what its replica needs now.
@@ -184,6 +186,7 @@ impl Coordinator {
                 }
             }
             Event::MemberDown(member) => self.member_down(member, &mut out),
+            Event::SenderFailed(fence, cause) => self.sender_failed(&fence, &cause, &mut out),
             Event::Serving(replica, needs) => self.serving(replica, needs, &mut out),
             Event::Ended(replica, outcome, serving) => self.ended(replica, outcome, serving, &mut out),
             Event::TimerFired(id) => self.timer(id),
@@ -242,6 +245,14 @@ impl Coordinator {
                 if receiver.is_lead() {
                     replica.state = State::Unheard;
                 }
+            }
+        }
+    }
+
+    fn sender_failed(&self, fence: &Fence, cause: &Cause, out: &mut Vec<Command>) {
+        for (&id, replica) in &self.replicas {
+            if replica.state == State::Attempting(*fence) {
+                replica.abort(id, cause, out);
             }
         }
     }
@@ -316,7 +327,11 @@ impl Replica {
     ) {
         let version = fence.version;
         let before = self.failing.take().filter(|failing| failing.version == version);
-        let attempts = before.map_or(0, |failing| failing.attempts) + 1;
+        let attempts = match cause.root {
+            // Values that are gone do not come back: only the next version can serve this replica.
+            RootCause::WeightsMoved => options.max_attempts,
+            _ => before.map_or(0, |failing| failing.attempts) + 1,
+        };
         self.failing = Some(Failing { version, attempts });
         if attempts >= options.max_attempts {
             self.state = State::Serving;
