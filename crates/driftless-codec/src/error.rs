@@ -45,7 +45,7 @@ pub enum CodecError {
         found: u8,
     },
     /// A byte that must be zero is not.
-    #[error("the {what} bytes are not zero")]
+    #[error("the {what} is not zero")]
     NotZero {
         /// Which bytes.
         what: &'static str,

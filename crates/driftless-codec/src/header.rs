@@ -245,7 +245,7 @@ fn check_agreement(
         return Err(CodecError::ValueModeRefused { codec: header.codec, mode: header.value_mode });
     }
     if reserved != [0; 3] {
-        return Err(CodecError::NotZero { what: "reserved header" });
+        return Err(CodecError::NotZero { what: "reserved part of the header" });
     }
     let expected = header.codec.lg_block();
     if lg_block != expected {

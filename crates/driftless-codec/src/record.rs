@@ -65,7 +65,7 @@ impl FragmentRecord {
             return Err(CodecError::UnknownCode { what: "record flags", found: flags });
         }
         if reserved != [0; 2] {
-            return Err(CodecError::NotZero { what: "reserved record" });
+            return Err(CodecError::NotZero { what: "reserved part of the record" });
         }
         Ok(Self {
             codec: CodecId::from_code(codec)?,
