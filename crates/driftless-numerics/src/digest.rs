@@ -174,7 +174,7 @@ fn scaled(scale: [u32; LANES], sums: [u32; LANES]) -> Digest {
 }
 
 /// The finalizer of splitmix64.
-const fn mix(mut z: u64) -> u64 {
+pub(crate) const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)

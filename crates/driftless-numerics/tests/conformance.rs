@@ -1,0 +1,108 @@
+//! No family's rule misses a change, whatever the order of operations and however hard the element.
+
+use driftless_numerics::conformance::{
+    Forward, Generator, Order, Tally, check_family, check_special_values, settings,
+};
+use driftless_numerics::{Family, GroupStep, Hyperparameters, Rule, bf16};
+use driftless_types::Fqn;
+
+fn assert_nothing_missed(family: Family, tally: &Tally) {
+    assert_eq!(tally.missed, 0, "{family}: {:?}", tally.first_miss);
+    assert!(
+        tally.changed > 10_000 && tally.changed < tally.evaluated - 10_000,
+        "{family}: a dull test {tally:?}"
+    );
+}
+
+#[test]
+fn nu2_no_family_misses_a_change() {
+    for family in Family::ALL {
+        let elements = if family == Family::Agnostic { 1500 } else { 3000 };
+        assert_nothing_missed(family, &check_family(family, elements));
+    }
+}
+
+#[test]
+fn nu4_no_family_misses_a_change_among_special_values() {
+    for family in Family::ALL {
+        assert_nothing_missed(family, &check_special_values(family));
+    }
+}
+
+/// Why a family is part of the handshake, and proof that the tests above can fail.
+#[test]
+fn the_rule_of_another_family_misses_changes() {
+    let hyper = Hyperparameters { lr: 1e-3, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let step = GroupStep::new(10, hyper);
+    for (family, order) in [
+        (Family::Torch, Order::Apex),
+        (Family::Apex, Order::Torch),
+        (Family::DeepspeedCpu, Order::Torch),
+        (Family::Bitsandbytes, Order::Torch),
+    ] {
+        let rule = Rule::new(&Fqn::from("w"), family, &step).unwrap();
+        let forward = Forward::new(order, &step);
+        let mut generator = Generator::new(&step, 3);
+        let mut tally = Tally::default();
+        for _ in 0..100_000 {
+            let element = generator.adversarial();
+            tally.judge(&rule, &forward, element, generator.noise());
+        }
+        println!("{family} on {order:?}: {tally:?}");
+        assert!(tally.missed > 10, "{family} hardly misses a step of {order:?}");
+    }
+}
+
+/// The plain inverse `(x + u) / (1 - lr*wd)`, cast and compared, in single and in double precision.
+#[test]
+#[expect(clippy::cast_possible_truncation, reason = "the plain inverse rounds twice")]
+fn the_plain_inverse_misses_changes() {
+    let (mut single, mut double) = (Tally::default(), Tally::default());
+    for step in settings() {
+        let Hyperparameters { lr, beta1, beta2, eps, weight_decay } = step.hyper.clone();
+        let power = |beta: f64| beta.powf(f64::from(u32::try_from(step.step).unwrap()));
+        let (step_size, root) = (lr / (1.0 - power(beta1)), (1.0 - power(beta2)).sqrt());
+        let forward = Forward::new(Order::ApexContracted, &step);
+        let mut generator = Generator::new(&step, 5);
+        for _ in 0..5000 {
+            let element = generator.adversarial();
+            let after = forward.step(element, 0);
+            let changed = bf16::cast(after) != bf16::cast(element.before);
+            let (m, v) = (element.exp_avg, element.exp_avg_sq);
+            let update = step_size as f32 * m / (v.sqrt() / root as f32 + eps as f32);
+            let before = (after + update) / (1.0 - lr * weight_decay) as f32;
+            single.record(changed, bf16::cast(before) == bf16::cast(after), String::new);
+            let update = step_size * f64::from(m) / (f64::from(v).sqrt() / root + eps);
+            let before = (f64::from(after) + update) / (1.0 - lr * weight_decay);
+            double.record(changed, bf16::cast(before as f32) == bf16::cast(after), String::new);
+        }
+    }
+    println!("single {single:?}, double {double:?}");
+    assert!(single.missed > 100 && double.missed > 100, "nobody needs the certified rule");
+}
+
+/// The overhead law: on plain data a known family sends about `2*rho` of the changes in vain.
+#[test]
+fn surplus_on_plain_data_follows_the_law() {
+    let hyper = Hyperparameters { lr: 1e-5, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let step = GroupStep::new(100, hyper);
+    let forward = Forward::new(Order::Torch, &step);
+    for (family, allowed_per_10_000) in [(Family::Torch, 5), (Family::Agnostic, 20)] {
+        let rule = Rule::new(&Fqn::from("w"), family, &step).unwrap();
+        let mut generator = Generator::new(&step, 7);
+        let mut tally = Tally::default();
+        while tally.evaluated < 1_000_000 {
+            let element = generator.bulk();
+            // Zeros have a law of their own.
+            if element.before != 0.0 {
+                tally.judge(&rule, &forward, element, 0);
+            }
+        }
+        println!("{family}: {tally:?}");
+        assert_eq!(tally.missed, 0);
+        assert!(
+            tally.changed > 10_000 && tally.surplus * 10_000 <= allowed_per_10_000 * tally.changed,
+            "{tally:?}"
+        );
+    }
+}
