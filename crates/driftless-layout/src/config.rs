@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 /// The model types that are known.
 const KNOWN_MODEL_TYPES: &str = "qwen3 or qwen3_moe";
 /// The most experts of all layers together: bounds what a hostile config can make us allocate.
-const MAX_EXPERTS_TOTAL: u64 = 1 << 18;
+const MAX_EXPERTS_TOTAL: u64 = 1 << 17;
 
 /// The architecture of a decoder, read from its `config.json` and checked.
 #[derive(Clone, Debug, PartialEq, Eq)]

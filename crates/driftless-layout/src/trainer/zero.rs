@@ -85,3 +85,6 @@ fn lcm(a: u64, b: u64) -> u64 {
     }
     a / x * b
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! What a plan must be, told by closed-form rules that know nothing of boxes.
+
+mod configs;
+mod cover;
+mod plans;
+mod random;
+mod refusals;
+mod rules;
+mod texts;

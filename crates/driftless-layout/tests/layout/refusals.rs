@@ -1,0 +1,223 @@
+//! LY-4: configs, meshes and dtypes that do not fit, each refused with what was found and expected.
+
+use crate::configs::{Case, ExpertSizes, Sizes};
+use driftless_layout::{LayoutError, Model, ModelConfig, RemapPlan, ServedDtypes};
+use driftless_types::{Dtype, Fqn};
+use serde_json::{Value, json};
+
+fn refused(json: &Value) -> LayoutError {
+    ModelConfig::from_json(&json.to_string()).unwrap_err()
+}
+
+/// The dense config with one key set, or without it if `value` is null.
+fn with(sizes: &Sizes, key: &str, value: Value) -> Value {
+    let mut json = sizes.json();
+    json.as_object_mut().unwrap().remove(key);
+    if !value.is_null() {
+        json[key] = value;
+    }
+    json
+}
+
+#[test]
+fn ly4_every_needed_key_is_missed_by_name() {
+    let of_all = [
+        "model_type",
+        "vocab_size",
+        "hidden_size",
+        "num_hidden_layers",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "intermediate_size",
+        "num_experts",
+        "moe_intermediate_size",
+    ];
+    for key in of_all {
+        let error = refused(&with(&Sizes::moe(), key, Value::Null));
+        let LayoutError::ConfigKey { key: named, found, .. } = error else { panic!("{error}") };
+        assert_eq!((named.as_str(), found.as_str()), (key, "nothing"));
+    }
+}
+
+#[test]
+fn ly4_values_that_no_model_has_are_refused_by_key_and_value() {
+    let cases = [
+        ("vocab_size", json!(0)),
+        ("vocab_size", json!(-5)),
+        ("vocab_size", json!("512")),
+        ("vocab_size", json!(512.0)),
+        ("hidden_size", json!(u64::MAX)),
+        ("num_hidden_layers", json!(1u64 << 40)),
+        ("num_key_value_heads", json!(3)),
+        ("num_key_value_heads", json!(16)),
+        ("head_dim", json!(0)),
+        ("head_dim", json!([4])),
+        ("tie_word_embeddings", json!("yes")),
+        ("num_experts", json!(1u64 << 32)),
+        ("decoder_sparse_step", json!(0)),
+        ("mlp_only_layers", json!([4])),
+        ("mlp_only_layers", json!(["0"])),
+        ("mlp_only_layers", json!(0)),
+        ("model_type", json!(3)),
+    ];
+    for (key, value) in cases {
+        let error = refused(&with(&Sizes::moe(), key, value.clone()));
+        let LayoutError::ConfigKey { key: named, found, expected } = error else { panic!("{error}") };
+        assert_eq!((named.as_str(), found), (key, value.to_string()));
+        assert!(!expected.is_empty());
+    }
+}
+
+#[test]
+fn ly4_an_unknown_model_type_is_told_the_known_ones() {
+    let error = refused(&with(&Sizes::dense(), "model_type", json!("llama"))).to_string();
+    assert_eq!(error, "model config key model_type: found \"llama\", expected qwen3 or qwen3_moe");
+}
+
+#[test]
+fn ly4_unsupported_features_are_refused_by_name() {
+    let cases = [
+        ("use_sliding_window", json!(true), "sliding-window"),
+        ("quantization_config", json!({"quant_method": "fp8"}), "quantized"),
+        ("compression_config", json!({}), "quantized"),
+        ("attention_bias", json!(true), "attention bias"),
+        ("attn_output_gate", json!(true), "output gate"),
+        ("shared_expert_intermediate_size", json!(32), "shared experts"),
+        ("n_shared_experts", json!(1), "shared experts"),
+        ("num_nextn_predict_layers", json!(1), "MTP"),
+        ("zero_centered_gamma", json!(true), "zero-centered"),
+        ("layer_types", json!(["full_attention", "sliding_attention"]), "full_attention"),
+        ("layer_types", json!(["linear_attention"]), "full_attention"),
+    ];
+    for (key, value, named) in cases {
+        let error = refused(&with(&Sizes::dense(), key, value));
+        assert!(matches!(&error, LayoutError::Unsupported { key: found, .. } if found == key), "{error}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+}
+
+#[test]
+fn keys_that_ask_for_nothing_are_accepted() {
+    let mut json = Sizes::dense().json();
+    json["use_sliding_window"] = false.into();
+    json["quantization_config"] = Value::Null;
+    json["shared_expert_intermediate_size"] = 0.into();
+    json["layer_types"] = json!(["full_attention", "full_attention"]);
+    json["sliding_window"] = 4096.into();
+    json["unheard_of"] = json!({"deep": [1, 2]});
+    assert_eq!(ModelConfig::from_json(&json.to_string()).unwrap(), Sizes::dense().config());
+}
+
+#[test]
+fn the_head_dimension_defaults_to_an_even_share() {
+    let sizes = Sizes { hidden: 32, ..Sizes::dense() };
+    let config = ModelConfig::from_json(&with(&sizes, "head_dim", Value::Null).to_string()).unwrap();
+    assert_eq!(config.head_dim(), 4);
+    let uneven = refused(&with(&Sizes::dense(), "head_dim", Value::Null));
+    assert!(matches!(uneven, LayoutError::ConfigKey { key, .. } if key == "head_dim"));
+}
+
+#[test]
+fn ly4_a_config_that_is_no_json_object_is_refused() {
+    let error = ModelConfig::from_json("{\"model_type\": \"qwen3\"").unwrap_err();
+    assert!(matches!(error, LayoutError::ConfigNotJson { .. }));
+    assert!(std::error::Error::source(&error).unwrap().to_string().contains("EOF"));
+    assert!(matches!(refused(&json!([1])), LayoutError::ConfigKey { .. }));
+    let deep = "[".repeat(100_000);
+    assert!(matches!(ModelConfig::from_json(&deep), Err(LayoutError::ConfigNotJson { .. })));
+}
+
+/// Compiles what must not fit; the axis that is named, with its size.
+fn misfit(sizes: &Sizes, trainer: &str, rollout: &str) -> (&'static str, u64, String) {
+    let case = Case::new(sizes, trainer, &[rollout]);
+    let error = RemapPlan::compile(&case.model, &case.trainer, &case.rollouts).unwrap_err();
+    let text = error.to_string();
+    let LayoutError::AxisMisfit { axis, found, .. } = error else { panic!("{error}") };
+    (axis, found, text)
+}
+
+#[test]
+fn ly4_axes_that_do_not_fit_the_model_are_refused_with_its_numbers() {
+    let dense = Sizes::dense();
+    let moe = Sizes::moe();
+    let narrow = Sizes { intermediate: 18, ..dense.clone() };
+    let odd_kv = Sizes { heads: 12, kv_heads: 3, ..dense.clone() };
+    let odd_rows = Sizes { heads: 16, kv_heads: 1, head_dim: 1, intermediate: 32, ..dense.clone() };
+    let many_heads = Sizes { heads: 128, kv_heads: 128, intermediate: 128, vocab: 64, ..dense.clone() };
+    let three = ExpertSizes { count: 3, intermediate: 6, sparse_step: 1, dense_layers: Vec::new() };
+    let odd_experts = Sizes { experts: Some(three), ..dense.clone() };
+    let cases = [
+        (&dense, "megatron:tp=3", "hf", "tp", 3, "num_attention_heads = 8"),
+        (&odd_kv, "megatron:tp=2", "hf", "tp", 2, "num_key_value_heads = 3"),
+        (&odd_rows, "megatron:tp=16", "hf", "tp", 16, "rows of the fused qkv = 18"),
+        (&narrow, "megatron:tp=4", "hf", "tp", 4, "intermediate_size = 18"),
+        (&dense, "megatron:pp=3", "hf", "pp", 3, "num_hidden_layers = 4"),
+        (&dense, "megatron:dp=2,ep=2", "hf", "ep", 2, "without experts"),
+        (&moe, "megatron:dp=3,ep=3", "hf", "ep", 3, "num_experts = 8"),
+        (&moe, "megatron:tp=2,dp=3,ep=4", "hf", "ep", 4, "tp * dp = 6"),
+        (&dense, "hf", "vllm:tp=3", "tp", 3, "num_attention_heads = 8"),
+        (&odd_kv, "hf", "vllm:tp=4", "tp", 4, "num_key_value_heads = 3"),
+        (&narrow, "hf", "vllm:tp=4", "tp", 4, "intermediate_size = 18"),
+        (&many_heads, "hf", "vllm:tp=128", "tp", 128, "padded vocab_size = 64"),
+        (&moe, "hf", "sglang:tp=2,ep=4", "ep", 4, "tp = 2"),
+        (&odd_experts, "hf", "sglang:tp=2,ep=2", "ep", 2, "num_experts = 3"),
+        (&odd_experts, "hf", "vllm:tp=4", "tp", 4, "moe_intermediate_size = 6"),
+    ];
+    for (sizes, trainer, rollout, axis, found, expected) in cases {
+        let (named, size, text) = misfit(sizes, trainer, rollout);
+        assert_eq!((named, size), (axis, found), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn expert_parallelism_of_a_dense_model_is_ignored_by_sglang_and_says_so() {
+    let case = Case::new(&Sizes::dense(), "hf", &["sglang:tp=2,ep=2"]);
+    assert!(case.rollouts[0].ignores_expert_axis(&case.model));
+    let plain = Case::new(&Sizes::dense(), "hf", &["sglang:tp=2"]);
+    assert!(!plain.rollouts[0].ignores_expert_axis(&plain.model));
+    assert_eq!(case.plan().replicas()[0].receivers, plain.plan().replicas()[0].receivers);
+}
+
+fn contradiction(error: &LayoutError) -> String {
+    assert!(matches!(error, LayoutError::DtypeContradiction { .. }), "{error}");
+    error.to_string()
+}
+
+#[test]
+fn ly4_contradicting_dtypes_are_refused_with_both_sources() {
+    let router = Fqn::from("model.layers.0.mlp.gate.weight");
+    let (trainer, bf16) = ("hf:router=fp32".parse().unwrap(), "vllm:tp=1,router=bf16".parse().unwrap());
+    let text = contradiction(&ServedDtypes::new([].into(), &trainer, &[bf16]).unwrap_err());
+    assert!(text.contains("vllm:tp=1,router=bf16") && text.contains("hf:router=fp32"), "{text}");
+    let policy = [(router.clone(), Dtype::Bf16)];
+    let text = contradiction(&ServedDtypes::new(policy.into(), &trainer, &[]).unwrap_err());
+    assert!(text.contains(router.as_str()) && text.contains("starting policy"), "{text}");
+    // A model made without the option that its layouts carry.
+    let model = Model::new(Sizes::moe().config(), &ServedDtypes::default()).unwrap();
+    let text = contradiction(&RemapPlan::compile(&model, &trainer, &[]).unwrap_err());
+    assert!(text.contains(router.as_str()), "{text}");
+    let served = ServedDtypes::new([(router, Dtype::Fp32)].into(), &trainer, &[]).unwrap();
+    assert!(Model::new(Sizes::moe().config(), &served).is_ok());
+}
+
+#[test]
+fn ly4_a_fused_tensor_of_two_dtypes_is_refused() {
+    let key = Fqn::from("model.layers.2.self_attn.k_proj.weight");
+    for (trainer, rollout) in [("hf", "vllm:tp=2"), ("megatron:tp=2", "hf")] {
+        let (trainer, rollout) = (trainer.parse().unwrap(), [rollout.parse().unwrap()]);
+        let served = ServedDtypes::new([(key.clone(), Dtype::Fp32)].into(), &trainer, &rollout).unwrap();
+        let model = Model::new(Sizes::dense().config(), &served).unwrap();
+        let text = contradiction(&RemapPlan::compile(&model, &trainer, &rollout).unwrap_err());
+        assert!(text.contains("qkv") && text.contains(key.as_str()), "{text}");
+    }
+}
+
+#[test]
+fn ly4_a_policy_with_a_foreign_tensor_is_refused() {
+    let foreign = Fqn::from("model.layers.9.input_layernorm.weight");
+    let served =
+        ServedDtypes::new([(foreign.clone(), Dtype::Bf16)].into(), &"hf".parse().unwrap(), &[]).unwrap();
+    let error = Model::new(Sizes::dense().config(), &served).unwrap_err();
+    assert!(matches!(error, LayoutError::UnknownParameter { fqn } if fqn == foreign));
+}
