@@ -10,7 +10,7 @@
 //!   deadlines are armed by those who call it.
 //! - **EX-7 (order).** Payloads of one round keep their order per ordered pair of members, and only there.
 //!
-//! A new transport is a module beside [`loopback`], proved by the functions of [`conformance`].
+//! A new transport is a module beside `loopback`, proved by the functions of [`conformance`].
 //!
 //! ```
 //! use driftless_transport::{Batch, Loopback, Transport};
@@ -42,7 +42,7 @@
 mod batch;
 pub mod conformance;
 mod error;
-pub mod loopback;
+mod loopback;
 
 pub use batch::{Batch, Capabilities, Transfer, Transport};
 pub use error::TransportError;

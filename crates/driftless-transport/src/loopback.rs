@@ -5,7 +5,7 @@
 //! - **EX-6 (every wait ends).** Whatever ends an exchange tells each batch that waits in it; a transfer that is
 //!   dropped withdraws its batch.
 //!
-//! All state lives in a [`Hub`] behind a mutex that is never held over an await.
+//! All state lives in a hub behind a mutex that is never held over an await.
 
 mod exchange;
 mod hub;
