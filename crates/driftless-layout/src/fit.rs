@@ -3,6 +3,18 @@
 use crate::config::ModelConfig;
 use crate::error::LayoutError;
 
+/// The most tensors and boxes that the ranks of one side may list together: bounds the memory of a plan.
+const MAX_LISTED: u64 = 1 << 24;
+
+/// Refuses a mesh whose `ranks` would list too much, `per_rank` each, before anything is listed.
+pub(crate) fn check_listed(ranks: u64, per_rank: u64) -> Result<(), LayoutError> {
+    let found = ranks.saturating_mul(per_rank);
+    if found <= MAX_LISTED {
+        return Ok(());
+    }
+    Err(LayoutError::TooLarge { what: "tensors and boxes of all ranks", found, limit: MAX_LISTED })
+}
+
 /// One axis of a layout with its size.
 #[derive(Clone, Copy)]
 pub(crate) struct Axis<'a> {

@@ -81,6 +81,17 @@ pub(crate) struct Decoder {
     pub(crate) lm_head: Option<ParamId>,
 }
 
+impl Decoder {
+    /// How many parameters a rank holds at most, if it holds one in `ep` of each layer's experts.
+    pub(crate) fn params_per_rank(&self, ep: u64) -> u64 {
+        let feedforward = |layer: &Layer| match &layer.feedforward {
+            Feedforward::Dense(_) => 3,
+            Feedforward::Experts { experts, .. } => 1 + 3 * (experts.len() as u64).div_ceil(ep),
+        };
+        3 + self.layers.iter().map(|layer| 8 + feedforward(layer)).sum::<u64>()
+    }
+}
+
 /// The ending of a router's name: the parameters that the option `router=` speaks of.
 pub(crate) const ROUTER_SUFFIX: &str = ".mlp.gate.weight";
 

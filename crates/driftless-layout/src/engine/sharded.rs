@@ -8,7 +8,7 @@
 
 use super::{EngineRank, RolloutLayout};
 use crate::error::LayoutError;
-use crate::fit::Axis;
+use crate::fit::{Axis, check_listed};
 use crate::geometry::Box2;
 use crate::local::LocalTensor;
 use crate::model::{Feedforward, GatedMlp, Layer, Model};
@@ -49,6 +49,7 @@ impl<'a> Sharded<'a> {
             let share = Axis { layout: &text, name: if ep == 1 { "tp" } else { "tp/ep" }, size: tp / ep };
             share.must_divide("moe_intermediate_size", intermediate)?;
         }
+        check_listed(tp, model.decoder().params_per_rank(ep.max(1)))?;
         Ok(Self { model, tp, ep })
     }
 

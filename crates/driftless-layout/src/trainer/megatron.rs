@@ -13,7 +13,7 @@ mod shard;
 use super::zero::{Buffer, BufferParam, default_bucket_elements};
 use super::{TrainerLayout, TrainerRank, owned};
 use crate::error::LayoutError;
-use crate::fit::Axis;
+use crate::fit::{Axis, check_listed};
 use crate::local::LocalTensor;
 use crate::model::Model;
 use driftless_types::Dtype;
@@ -75,7 +75,11 @@ impl<'a> Megatron<'a> {
             None if ep > 1 => return Err(axis("ep", ep).misfit("1 on a model without experts".into())),
             None => (),
         }
+        if dp == 0 {
+            return Err(axis("dp", dp).misfit("at least 1".into()));
+        }
         axis("ep", ep).must_divide("tp * dp", tp * dp)?;
+        check_listed(tp * dp, model.decoder().params_per_rank(ep))?;
         Ok(Self { model, tp, pp, dp, ep })
     }
 

@@ -75,7 +75,7 @@ impl Sizes {
 
     pub(crate) fn is_expert_layer(&self, layer: u64) -> bool {
         let holds = |experts: &ExpertSizes| {
-            (layer + 1) % experts.sparse_step == 0 && !experts.dense_layers.contains(&layer)
+            (layer + 1).is_multiple_of(experts.sparse_step) && !experts.dense_layers.contains(&layer)
         };
         self.experts.as_ref().is_some_and(holds)
     }

@@ -1,5 +1,7 @@
 //! What a plan must be, told by closed-form rules that know nothing of boxes.
 
+#![cfg(test)]
+
 mod configs;
 mod cover;
 mod plans;

@@ -1,7 +1,10 @@
 //! LY-4: configs, meshes and dtypes that do not fit, each refused with what was found and expected.
 
 use crate::configs::{Case, ExpertSizes, Sizes};
-use driftless_layout::{LayoutError, Model, ModelConfig, RemapPlan, ServedDtypes};
+use driftless_layout::{
+    LayoutError, Model, ModelConfig, RemapPlan, RolloutEngine, RolloutLayout, ServedDtypes, TrainerKind,
+    TrainerLayout,
+};
 use driftless_types::{Dtype, Fqn};
 use serde_json::{Value, json};
 
@@ -167,6 +170,34 @@ fn ly4_axes_that_do_not_fit_the_model_are_refused_with_its_numbers() {
         let (named, size, text) = misfit(sizes, trainer, rollout);
         assert_eq!((named, size), (axis, found), "{text}");
         assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn ly4_meshes_built_in_code_are_checked_like_texts() {
+    let (case, rollouts) = (Case::new(&Sizes::moe(), "hf", &[]), []);
+    let refuses = |kind: TrainerKind| {
+        let trainer = TrainerLayout { kind, router: None };
+        RemapPlan::compile(&case.model, &trainer, &rollouts).unwrap_err()
+    };
+    let good = [1, 1, 1, 1];
+    for axis in 0..4 {
+        let mut sizes = good;
+        sizes[axis] = 0;
+        let [tp, pp, dp, ep] = sizes;
+        let error = refuses(TrainerKind::Megatron { tp, pp, dp, ep });
+        assert!(matches!(error, LayoutError::AxisMisfit { found: 0, .. }), "{error}");
+    }
+    let error = refuses(TrainerKind::Megatron { tp: 1, pp: 1, dp: u32::MAX, ep: 1 });
+    assert!(matches!(error, LayoutError::TooLarge { .. }), "{error}");
+    for engine in [
+        RolloutEngine::Vllm { tp: 0 },
+        RolloutEngine::Sglang { tp: 0, ep: 1 },
+        RolloutEngine::Sglang { tp: 1, ep: 0 },
+    ] {
+        let rollout = RolloutLayout { engine, router: None };
+        let error = RemapPlan::compile(&case.model, &case.trainer, &[rollout]).unwrap_err();
+        assert!(matches!(error, LayoutError::AxisMisfit { found: 0, .. }), "{error}");
     }
 }
 
