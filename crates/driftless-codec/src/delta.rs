@@ -13,6 +13,11 @@ fn words(bytes: &[u8]) -> &WordBytes {
     bytes.as_chunks().0
 }
 
-fn write_words(words: &[u16], out: &mut Vec<u8>) {
-    out.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+/// Appends words: room first and then the loop, which the compiler turns into a copy.
+fn write_words(words: impl ExactSizeIterator<Item = u16>, out: &mut Vec<u8>) {
+    let start = out.len();
+    out.resize(start + 2 * words.len(), 0);
+    for (bytes, word) in out[start..].as_chunks_mut().0.iter_mut().zip(words) {
+        *bytes = word.to_le_bytes();
+    }
 }

@@ -30,8 +30,8 @@ pub(crate) fn write(n: u64, positions: &[u32], values: &[u16], out: &mut Vec<u8>
     for block in positions.chunk_by(|a, b| a >> LG_BLOCK == b >> LG_BLOCK) {
         let (values, later) = rest.split_at(block.len());
         rest = later;
-        out.extend(block.iter().flat_map(|&position| offset_in_block(position).to_le_bytes()));
-        write_words(values, out);
+        write_words(block.iter().map(|&position| offset_in_block(position)), out);
+        write_words(values.iter().copied(), out);
     }
 }
 

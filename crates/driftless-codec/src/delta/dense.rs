@@ -13,7 +13,7 @@ pub(crate) const fn body_bytes(dtype: Dtype, n: u64) -> u64 {
 
 /// Appends the elements: `dtype.words()` words each.
 pub(crate) fn write(elements: &[u16], out: &mut Vec<u8>) {
-    write_words(elements, out);
+    write_words(elements.iter().copied(), out);
     out.resize(out.len() + elements.len() % 2 * 2, 0);
 }
 
