@@ -1,1 +1,33 @@
-//! Placeholder.
+//! Keeps a fleet of rollout engines bit-identical to their trainer by sending only what changed.
+//!
+//! A [`Node`] is built from a [`RemapPlan`], which model, trainer layout and rollout layouts give. A trainer attaches
+//! its FP32 masters and moments, a rollout attaches its live weights, both as memory that they go on owning. After
+//! each optimizer step the training loop says [`Trainer::step_done`]; what changed is found, moved, proven and
+//! switched to by actors that restart whatever dies.
+//!
+//! `examples/embedded` is a whole orchestrator in about a hundred lines.
+#![forbid(unsafe_code)]
+
+mod error;
+mod node;
+mod rollout;
+mod sync;
+mod trainer;
+
+pub use error::NodeError;
+pub use node::Node;
+pub use rollout::{Rollout, RolloutMemory, Serving};
+pub use sync::{Outcome, SyncHandle};
+pub use trainer::{StepGuard, Trainer, TrainerMemory};
+
+pub use driftless_runtime::binding::{HookError, SourceBinding};
+pub use driftless_runtime::device::{StateBuffer, WordBuffer};
+pub use driftless_runtime::layout::{
+    Model, ModelConfig, RemapPlan, RolloutLayout, ServedDtypes, TrainerLayout,
+};
+pub use driftless_runtime::numerics::{Family, GroupStep, Hyperparameters, NotInvertible, StepParams};
+pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
+pub use driftless_runtime::types::{
+    Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Version,
+};
+pub use driftless_runtime::{Detector, Failpoints, Fault, NodeOptions, Phase, Site, SyncReport};

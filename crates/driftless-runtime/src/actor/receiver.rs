@@ -1,0 +1,226 @@
+//! The actor of one rollout rank; that of rank 0 leads its replica as well.
+
+mod lead;
+mod member;
+
+use super::{CoordinatorMsg, Tasks};
+use crate::binding::{ReceiverBinding, ReplicaBinding, Staged};
+use crate::{Shared, Site};
+use driftless_codec::FragmentRecord;
+use driftless_proto::{
+    Cause, CoordinatorEvent, FromLead, Lead, LeadEvent, Participant, RootCause, TimerId, TimerKind, ToLead,
+};
+use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, Round, SenderId};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// What a rollout rank hears.
+#[derive(Debug)]
+pub(crate) enum ReceiverMsg {
+    /// Its binding is in order again: what was committed and what was applied there.
+    Restored(Option<Fence>, Option<Fence>),
+    /// Its binding could not be put in order.
+    Broken(RootCause),
+    /// A new coordinator of this epoch asks who is there.
+    Announce(Epoch),
+    /// To the lead: the coordinator opens an attempt.
+    Begin(Fence),
+    /// To the lead: the coordinator gives an attempt up.
+    Abort(Fence, Cause),
+    /// To the lead: a receiver speaks.
+    ToLead(ReceiverId, ToLead),
+    /// The lead of this incarnation speaks.
+    FromLead(Incarnation, FromLead),
+    /// A round has moved, or has not.
+    Moved(Fence, Result<Arrived, RootCause>),
+    /// Every byte of an attempt was checked.
+    Checked(Fence, Result<(), RootCause>),
+    /// The scatter has ended.
+    Scattered(Fence, Result<(), RootCause>),
+    /// The undo log was played back.
+    Undone(Fence, Result<(), RootCause>),
+    /// The version is sealed.
+    Sealed(Fence),
+    /// To the lead: the pause hook has answered.
+    Paused(Fence, Result<(), RootCause>),
+    /// To the lead: the resume hook has answered.
+    Resumed,
+    /// A timer fired.
+    Timer(TimerId),
+}
+
+/// What a round brought.
+#[derive(Debug)]
+pub(crate) enum Arrived {
+    /// Records and the payload bytes that they announce, per sender.
+    Records(BTreeMap<SenderId, (Vec<FragmentRecord>, u64)>),
+    /// Payload per sender.
+    Payload(BTreeMap<SenderId, bytes::Bytes>),
+}
+
+/// The actor of one rollout rank.
+pub(crate) struct ReceiverActor;
+
+/// The lead's part of an actor's state.
+struct Leading {
+    machine: Lead,
+    incarnation: Incarnation,
+    replica: Arc<ReplicaBinding>,
+    paused_at: Option<Instant>,
+}
+
+/// What is lost when the actor dies: everything that an attempt can bring again.
+pub(crate) struct ReceiverState {
+    shared: Arc<Shared>,
+    binding: Arc<ReceiverBinding>,
+    /// `None` until the binding is in order: who speaks to this rank before is answered by its first word.
+    participant: Option<Participant>,
+    leading: Option<Leading>,
+    records: BTreeMap<SenderId, Vec<FragmentRecord>>,
+    payload: BTreeMap<SenderId, bytes::Bytes>,
+    moved_at: Instant,
+    tasks: Tasks,
+}
+
+impl Actor for ReceiverActor {
+    type Msg = ReceiverMsg;
+    type State = ReceiverState;
+    type Arguments = (Arc<Shared>, ReceiverId);
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<ReceiverMsg>,
+        (shared, id): (Arc<Shared>, ReceiverId),
+    ) -> Result<ReceiverState, ActorProcessingErr> {
+        let binding = shared.registry.receiver(id).ok_or("the rank has no binding")?;
+        let mut state = ReceiverState {
+            shared,
+            binding,
+            participant: None,
+            leading: None,
+            records: BTreeMap::new(),
+            payload: BTreeMap::new(),
+            moved_at: Instant::now(),
+            tasks: Tasks::default(),
+        };
+        state.restore(me.clone());
+        state.shared.registry.enter_receiver(id, me);
+        Ok(state)
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<ReceiverMsg>,
+        message: ReceiverMsg,
+        state: &mut ReceiverState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.pass_failpoint(&me, &message).await?;
+        match message {
+            ReceiverMsg::Restored(committed, applied) => state.restored(&me, committed, applied)?,
+            ReceiverMsg::Broken(root) => return Err(root.into()),
+            ReceiverMsg::Announce(epoch) => state.announce(&me, epoch),
+            ReceiverMsg::Begin(fence) => state.lead(&me, LeadEvent::Begin(fence)),
+            ReceiverMsg::Abort(fence, cause) => state.lead(&me, LeadEvent::Abort(fence, cause)),
+            ReceiverMsg::ToLead(from, word) => state.lead(&me, LeadEvent::Member(from, word)),
+            ReceiverMsg::Paused(fence, outcome) => state.lead(&me, LeadEvent::Paused(fence, outcome)),
+            ReceiverMsg::Resumed => state.lead(&me, LeadEvent::Resumed),
+            ReceiverMsg::Timer(id) => state.timer(&me, id)?,
+            message => state.member(&me, message)?,
+        }
+        Ok(())
+    }
+}
+
+impl ReceiverState {
+    async fn pass_failpoint(
+        &self,
+        me: &ActorRef<ReceiverMsg>,
+        message: &ReceiverMsg,
+    ) -> Result<(), ActorProcessingErr> {
+        let site = match message {
+            ReceiverMsg::FromLead(_, FromLead::Begin(_)) => Site::ReceiverBegins,
+            ReceiverMsg::Moved(_, Ok(Arrived::Payload(_))) => Site::ReceiverStages,
+            ReceiverMsg::FromLead(_, FromLead::Apply(_)) => Site::ReceiverApplies,
+            ReceiverMsg::FromLead(_, FromLead::Decide(..)) => Site::ReceiverDecides,
+            ReceiverMsg::ToLead(_, ToLead::Applied(_)) => Site::LeadHearsApplied,
+            _ => return Ok(()),
+        };
+        let member = Some(Member::Receiver(self.binding.id));
+        self.shared.options.failpoints.pass(site, member, me.get_cell()).await
+    }
+
+    /// Takes the token first, and with it waits for the task of a predecessor; then puts the binding in order.
+    fn restore(&mut self, me: ActorRef<ReceiverMsg>) {
+        let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
+        self.tasks.spawn(async move {
+            let mut live = binding.token().await; // CM-9
+            let run = move || {
+                crate::work::recover(&shared, &binding, &mut live)?;
+                Ok::<_, RootCause>((live.committed, live.applied))
+            };
+            let message = match tokio::task::spawn_blocking(run).await {
+                Ok(Ok((committed, applied))) => ReceiverMsg::Restored(committed, applied),
+                Ok(Err(root)) => ReceiverMsg::Broken(root),
+                Err(panicked) => ReceiverMsg::Broken(RootCause::Task(panicked.to_string())),
+            };
+            let _ = me.cast(message);
+        });
+    }
+
+    fn restored(
+        &mut self,
+        me: &ActorRef<ReceiverMsg>,
+        committed: Option<Fence>,
+        applied: Option<Fence>,
+    ) -> Result<(), ActorProcessingErr> {
+        let id = self.binding.id;
+        let limits = self.shared.options.limits.clone();
+        let participant = Participant::restore(self.shape(), limits, committed, applied);
+        let phase = participant.phase();
+        self.participant = Some(participant);
+        let up = CoordinatorMsg::Heard(CoordinatorEvent::ReceiverUp(id));
+        self.shared.registry.tell_coordinator(up);
+        if id.is_lead() {
+            return self.start_leading(me);
+        }
+        let lead = ReceiverId { rank: 0, ..id };
+        self.shared.registry.tell_receiver(lead, ReceiverMsg::ToLead(id, ToLead::Phase(phase)));
+        Ok(())
+    }
+
+    fn announce(&mut self, me: &ActorRef<ReceiverMsg>, epoch: Epoch) {
+        if self.participant.is_none() {
+            return; // the first word of this actor says it all
+        }
+        let up = CoordinatorMsg::Heard(CoordinatorEvent::ReceiverUp(self.binding.id));
+        self.shared.registry.tell_coordinator(up);
+        self.lead(me, LeadEvent::NewEpoch(epoch));
+    }
+
+    fn timer(&mut self, me: &ActorRef<ReceiverMsg>, id: TimerId) -> Result<(), ActorProcessingErr> {
+        if !matches!(id.kind, TimerKind::Records | TimerKind::Payload) {
+            self.lead(me, LeadEvent::TimerFired(id));
+            return Ok(());
+        }
+        self.time_exchange(me, id)
+    }
+
+    fn retire(&self, fence: &Fence) {
+        self.shared.transport.retire(fence);
+    }
+}
+
+/// Which round a command or a batch belongs to, as text for traces.
+const fn round_name(round: Round) -> &'static str {
+    match round {
+        Round::Records => "records",
+        Round::Payload => "payload",
+    }
+}
+
+/// Keeps what was checked for the scatter that follows.
+async fn keep_staged(binding: &ReceiverBinding, staged: Staged) {
+    binding.token().await.staged = Some(staged);
+}

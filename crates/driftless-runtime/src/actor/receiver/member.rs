@@ -1,0 +1,258 @@
+//! A receiver's own part: its exchange, its staging, its live weights.
+
+use super::{Arrived, ReceiverMsg, ReceiverState, keep_staged, round_name};
+use crate::binding::Live;
+use crate::{Phase, Shared, work};
+use driftless_codec::RECORD_BYTES;
+use driftless_proto::{
+    ExchangeCommand, ExchangeEvent, ParticipantCommand, ParticipantEvent, Phase as Standing, RootCause,
+    Shape, TimerId, ToLead,
+};
+use driftless_transport::Batch;
+use driftless_types::{Fence, Member, Payload, ReceiverId, Round, SenderId};
+use ractor::{ActorProcessingErr, ActorRef};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::info_span;
+
+impl ReceiverState {
+    /// EX-2: the plan gives the size of round 1.
+    pub(super) fn shape(&self) -> Shape {
+        let me = self.binding.id;
+        let edges = self.shared.plan.senders().iter().flat_map(|sender| {
+            let mine = sender.edges.iter().filter(|edge| edge.receiver == me);
+            mine.map(|edge| (Member::Sender(sender.id), (edge.fragments.len() * RECORD_BYTES) as u64))
+        });
+        Shape { sends: BTreeMap::new(), receives: edges.collect() }
+    }
+
+    /// What concerns this rank as a receiver.
+    pub(super) fn member(
+        &mut self,
+        me: &ActorRef<ReceiverMsg>,
+        message: ReceiverMsg,
+    ) -> Result<(), ActorProcessingErr> {
+        let event = match message {
+            ReceiverMsg::FromLead(incarnation, word) => ParticipantEvent::Lead(incarnation, word),
+            ReceiverMsg::Moved(fence, outcome) => ParticipantEvent::Exchange(fence, self.arrived(outcome)),
+            ReceiverMsg::Checked(fence, outcome) => ParticipantEvent::Checked(fence, outcome),
+            ReceiverMsg::Scattered(fence, outcome) => ParticipantEvent::Scattered(fence, outcome),
+            ReceiverMsg::Undone(fence, Ok(())) => ParticipantEvent::Undone(fence),
+            // The log is still there: the restarted actor plays it back.
+            ReceiverMsg::Undone(fence, Err(root)) => return Err(format!("undo of {fence}: {root}").into()),
+            ReceiverMsg::Sealed(fence) => ParticipantEvent::Sealed(fence),
+            _ => return Ok(()),
+        };
+        self.participate(me, event)
+    }
+
+    /// Feeds the participant and starts what it commands.
+    fn participate(
+        &mut self,
+        me: &ActorRef<ReceiverMsg>,
+        event: ParticipantEvent,
+    ) -> Result<(), ActorProcessingErr> {
+        let Some(participant) = self.participant.take() else { return Ok(()) };
+        let (participant, commands) = participant.handle(event)?;
+        self.participant = Some(participant);
+        for command in commands {
+            self.execute_member(me, command);
+        }
+        Ok(())
+    }
+
+    pub(super) fn time_exchange(
+        &mut self,
+        me: &ActorRef<ReceiverMsg>,
+        id: TimerId,
+    ) -> Result<(), ActorProcessingErr> {
+        let open = self.participant.as_ref().map(driftless_proto::Participant::phase);
+        let Some(Standing::Open(fence)) = open else { return Ok(()) };
+        self.participate(me, ParticipantEvent::Exchange(fence, ExchangeEvent::TimerFired(id)))
+    }
+
+    /// Keeps what a round brought, and says what it means to the exchange.
+    fn arrived(&mut self, outcome: Result<Arrived, RootCause>) -> ExchangeEvent {
+        match outcome {
+            Err(root) => ExchangeEvent::Failed(root),
+            Ok(Arrived::Records(records)) => {
+                let announced =
+                    records.iter().map(|(&from, (_, bytes))| (Member::Sender(from), *bytes)).collect();
+                self.records = records.into_iter().map(|(from, (records, _))| (from, records)).collect();
+                self.payload.clear();
+                self.moved_at = Instant::now();
+                ExchangeEvent::RecordsMoved { announced }
+            }
+            Ok(Arrived::Payload(payload)) => {
+                self.payload = payload;
+                ExchangeEvent::PayloadMoved
+            }
+        }
+    }
+
+    fn execute_member(&mut self, me: &ActorRef<ReceiverMsg>, command: ParticipantCommand) {
+        match command {
+            ParticipantCommand::Exchange(fence, command) => self.exchange(me, fence, command),
+            ParticipantCommand::Check(fence) => self.check(me.clone(), fence),
+            ParticipantCommand::Scatter(fence) => self.scatter(me.clone(), fence),
+            ParticipantCommand::Undo(fence) => self.undo(me.clone(), fence),
+            ParticipantCommand::Seal(fence) => self.seal(me.clone(), fence),
+            ParticipantCommand::Discard(_) => {
+                self.records.clear();
+                self.payload.clear();
+            }
+            ParticipantCommand::Tell(word) => self.tell_lead(word),
+        }
+    }
+
+    fn tell_lead(&self, word: ToLead) {
+        let me = self.binding.id;
+        let lead = ReceiverId { rank: 0, ..me };
+        self.shared.registry.tell_receiver(lead, ReceiverMsg::ToLead(me, word));
+    }
+
+    fn exchange(&mut self, me: &ActorRef<ReceiverMsg>, fence: Fence, command: ExchangeCommand) {
+        match command {
+            ExchangeCommand::Post { round, receives, .. } => self.post(me.clone(), fence, round, receives),
+            ExchangeCommand::ArmTimer { id, after } => {
+                me.send_after(after, move || ReceiverMsg::Timer(id));
+            }
+            ExchangeCommand::AbortTransfers => self.shared.transport.abort(&fence),
+        }
+    }
+
+    fn post(
+        &mut self,
+        me: ActorRef<ReceiverMsg>,
+        fence: Fence,
+        round: Round,
+        receives: BTreeMap<Member, u64>,
+    ) {
+        let id = self.binding.id;
+        let receives = receives.into_iter().collect();
+        let batch = Batch { fence, round, me: Member::Receiver(id), sends: Vec::new(), receives };
+        let shared = Arc::clone(&self.shared);
+        let span = info_span!(parent: &shared.ledger.span(fence.version), "receive", receiver = %id, round = round_name(round));
+        self.tasks.spawn(async move {
+            let moved = shared.transport.transfer(batch).await;
+            let outcome = moved
+                .map_err(|error| RootCause::Transport(error.to_string()))
+                .and_then(|payloads| span.in_scope(|| read(&shared, id, round, payloads)));
+            let _ = me.cast(ReceiverMsg::Moved(fence, outcome));
+        });
+    }
+
+    fn check(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
+        let id = self.binding.id;
+        if !self.payload.is_empty() {
+            self.shared.ledger.took(fence.version, Phase::Transfer, self.moved_at.elapsed());
+        }
+        let mut payload = std::mem::take(&mut self.payload);
+        let records = std::mem::take(&mut self.records).into_iter();
+        let incoming =
+            records.map(|(from, records)| (from, (records, payload.remove(&from).unwrap_or_default())));
+        let incoming: BTreeMap<_, _> = incoming.collect();
+        let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
+        let span = info_span!(parent: &shared.ledger.span(fence.version), "stage", receiver = %id);
+        self.tasks.spawn(async move {
+            let run = move || {
+                let _entered = span.enter();
+                let started = Instant::now();
+                let staged = work::stage(&shared, id, fence, incoming);
+                shared.ledger.took(fence.version, Phase::Stage, started.elapsed());
+                staged
+            };
+            let outcome = match tokio::task::spawn_blocking(run).await {
+                Ok(Ok(staged)) => {
+                    keep_staged(&binding, staged).await;
+                    Ok(())
+                }
+                Ok(Err(root)) => Err(root),
+                Err(panicked) => Err(RootCause::Task(panicked.to_string())),
+            };
+            let _ = me.cast(ReceiverMsg::Checked(fence, outcome));
+        });
+    }
+
+    fn scatter(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
+        let (cancel, actor) = (self.tasks.cancel_flag(), me.get_cell());
+        self.with_live(
+            fence,
+            Phase::Apply,
+            move |shared, binding, live| work::scatter(shared, binding, live, &fence, &cancel, &actor),
+            move |outcome| {
+                let _ = me.cast(ReceiverMsg::Scattered(fence, outcome));
+            },
+        );
+    }
+
+    fn undo(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
+        self.with_live(fence, Phase::Apply, work::undo, move |outcome| {
+            let _ = me.cast(ReceiverMsg::Undone(fence, outcome));
+        });
+    }
+
+    fn seal(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
+        self.with_live(
+            fence,
+            Phase::Commit,
+            move |shared, binding, live| {
+                work::seal(shared, binding, live, &fence);
+                Ok(())
+            },
+            move |_| {
+                let _ = me.cast(ReceiverMsg::Sealed(fence));
+            },
+        );
+    }
+
+    /// Runs a loop over the live weights on a blocking thread, under the binding's token.
+    fn with_live(
+        &mut self,
+        fence: Fence,
+        phase: Phase,
+        run: impl FnOnce(&Shared, &crate::binding::ReceiverBinding, &mut Live) -> Result<(), RootCause>
+        + Send
+        + 'static,
+        then: impl FnOnce(Result<(), RootCause>) + Send + 'static,
+    ) {
+        let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
+        let parent = shared.ledger.span(fence.version);
+        let span = info_span!(parent: &parent, "live", receiver = %binding.id, ?phase);
+        self.tasks.spawn(async move {
+            let mut live = binding.token().await; // CM-9
+            let timed = move || {
+                let _entered = span.enter();
+                let started = Instant::now();
+                let outcome = run(&shared, &binding, &mut live);
+                shared.ledger.took(fence.version, phase, started.elapsed());
+                outcome
+            };
+            let outcome = tokio::task::spawn_blocking(timed).await;
+            then(outcome.unwrap_or_else(|panicked| Err(RootCause::Task(panicked.to_string()))));
+        });
+    }
+}
+
+/// Turns what a round brought into records that were checked against the plan, or payload.
+fn read(
+    shared: &Shared,
+    me: ReceiverId,
+    round: Round,
+    payloads: Vec<(Member, Payload)>,
+) -> Result<Arrived, RootCause> {
+    let from_senders = payloads.into_iter().filter_map(|(from, Payload::Host(bytes))| match from {
+        Member::Sender(sender) => Some((sender, bytes)),
+        Member::Receiver(_) => None,
+    });
+    match round {
+        Round::Payload => Ok(Arrived::Payload(from_senders.collect())),
+        Round::Records => {
+            let read = |(from, bytes): (SenderId, bytes::Bytes)| {
+                work::announced_bytes(shared, from, me, &bytes).map(|announced| (from, announced))
+            };
+            from_senders.map(read).collect::<Result<_, _>>().map(Arrived::Records)
+        }
+    }
+}

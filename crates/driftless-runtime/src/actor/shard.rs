@@ -1,0 +1,288 @@
+//! The actor of one trainer rank: detects each step once, and serves every attempt from the patch.
+
+use super::{CoordinatorMsg, Tasks};
+use crate::binding::SenderBinding;
+use crate::work::{self, Outgoing};
+use crate::{Phase, Shared, Site};
+use driftless_codec::RECORD_BYTES;
+use driftless_device::DeviceError;
+use driftless_proto::{
+    Cause, CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Needs, RootCause, Shape, TimerId,
+};
+use driftless_transport::Batch;
+use driftless_types::{Fence, Member, Payload, ReceiverId, ReplicaId, Round, SenderId, Version, index_of};
+use ractor::{Actor, ActorProcessingErr, ActorRef};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Instant;
+use tracing::{debug, info_span, warn};
+
+/// What a trainer rank hears.
+#[derive(Debug)]
+pub(crate) enum ShardMsg {
+    /// The binding has a new step.
+    StepDone,
+    /// The detection of a version has ended.
+    Detected(Version, Result<(), String>),
+    /// The coordinator opens an attempt for a replica.
+    Begin {
+        /// The attempt.
+        fence: Fence,
+        /// The replica.
+        replica: ReplicaId,
+        /// What it needs.
+        needs: Needs,
+    },
+    /// The bytes of an attempt are made.
+    Encoded(Fence, Result<EncodedBytes, RootCause>),
+    /// A round has moved, or has not.
+    Moved(Fence, Round, Result<(), RootCause>),
+    /// An attempt is over for its senders.
+    Abort(Fence),
+    /// A timer fired.
+    Timer(TimerId),
+    /// A new coordinator asks who is there.
+    Announce,
+}
+
+/// The bytes of one attempt, per receiver.
+#[derive(Debug)]
+pub(crate) struct EncodedBytes(BTreeMap<ReceiverId, Outgoing>);
+
+/// The actor of one trainer rank.
+pub(crate) struct ShardActor;
+
+/// An open attempt.
+struct Attempt {
+    exchange: Exchange,
+    outgoing: BTreeMap<ReceiverId, Outgoing>,
+}
+
+/// What is lost when the actor dies: open attempts, which their coordinator tries again.
+pub(crate) struct ShardState {
+    shared: Arc<Shared>,
+    binding: Arc<SenderBinding>,
+    attempts: BTreeMap<Fence, Attempt>,
+    tasks: Tasks,
+}
+
+impl Actor for ShardActor {
+    type Msg = ShardMsg;
+    type State = ShardState;
+    type Arguments = (Arc<Shared>, SenderId);
+
+    async fn pre_start(
+        &self,
+        me: ActorRef<ShardMsg>,
+        (shared, id): (Arc<Shared>, SenderId),
+    ) -> Result<ShardState, ActorProcessingErr> {
+        let binding = shared.registry.sender(id).ok_or("the rank has no binding")?;
+        shared.registry.enter_shard(id, me.clone());
+        // A step that a predecessor left undetected; or none, which is answered at once.
+        me.cast(ShardMsg::StepDone)?;
+        Ok(ShardState { shared, binding, attempts: BTreeMap::new(), tasks: Tasks::default() })
+    }
+
+    async fn handle(
+        &self,
+        me: ActorRef<ShardMsg>,
+        message: ShardMsg,
+        state: &mut ShardState,
+    ) -> Result<(), ActorProcessingErr> {
+        state.pass_failpoint(&me, &message).await?;
+        match message {
+            ShardMsg::StepDone => state.detect(me),
+            ShardMsg::Detected(version, Ok(())) => {
+                debug!(sender = %state.binding.id, %version, "the patch is kept");
+                state.announce();
+            }
+            ShardMsg::Detected(version, Err(error)) => {
+                return Err(format!("detection of version {version} failed: {error}").into());
+            }
+            ShardMsg::Begin { fence, replica, needs } => state.encode(me, fence, replica, needs),
+            ShardMsg::Encoded(fence, Ok(bytes)) => state.open(&me, fence, bytes.0),
+            ShardMsg::Encoded(fence, Err(root)) => state.report(fence, root),
+            ShardMsg::Moved(fence, round, outcome) => state.moved(&me, fence, round, outcome)?,
+            ShardMsg::Abort(fence) => {
+                state.attempts.remove(&fence);
+            }
+            ShardMsg::Timer(id) => state.timer(&me, id)?,
+            ShardMsg::Announce => state.announce(),
+        }
+        Ok(())
+    }
+}
+
+impl ShardState {
+    async fn pass_failpoint(
+        &self,
+        me: &ActorRef<ShardMsg>,
+        message: &ShardMsg,
+    ) -> Result<(), ActorProcessingErr> {
+        let site = match message {
+            ShardMsg::StepDone => Site::ShardDetects,
+            ShardMsg::Begin { .. } => Site::ShardEncodes,
+            ShardMsg::Moved(_, Round::Records, Ok(())) => Site::ShardSends,
+            _ => return Ok(()),
+        };
+        let member = Some(self.member());
+        self.shared.options.failpoints.pass(site, member, me.get_cell()).await
+    }
+
+    fn member(&self) -> Member {
+        Member::Sender(self.binding.id)
+    }
+
+    /// Tells the coordinator for which version a patch is held: that of the newest step, or none yet.
+    fn announce(&self) {
+        let requested = self.binding.requested().map(|step| step.version);
+        let held = self.binding.patch().map(|patch| patch.version).filter(|held| Some(*held) == requested);
+        let event = CoordinatorEvent::SenderReady(self.binding.id, held);
+        self.shared.registry.tell_coordinator(CoordinatorMsg::Heard(event));
+    }
+
+    fn detect(&mut self, me: ActorRef<ShardMsg>) {
+        let Some(step) = self.binding.requested() else { return self.announce() };
+        if self.binding.patch().is_some_and(|patch| patch.version == step.version) {
+            return self.announce();
+        }
+        let (shared, binding, cancel) =
+            (Arc::clone(&self.shared), Arc::clone(&self.binding), self.tasks.cancel_flag());
+        self.tasks.spawn(async move {
+            let mut token = binding.token().await; // CM-9
+            let version = step.version;
+            let sender = binding.id;
+            let span = info_span!(parent: &shared.ledger.span(version), "detect", %sender);
+            let run = move || {
+                let _entered = span.enter();
+                let started = Instant::now();
+                let gates = work::detect(&shared, &binding, &step, &mut token, &cancel)?;
+                shared.ledger.took(version, Phase::Detect, started.elapsed());
+                for gate in &gates {
+                    warn!(%sender, %version, %gate, "a parameter goes dense");
+                }
+                shared.ledger.detected(version, sender, &gates);
+                Ok::<_, DeviceError>(())
+            };
+            let outcome = blocking(run).await;
+            let _ = me.cast(ShardMsg::Detected(version, outcome));
+        });
+    }
+
+    fn encode(&mut self, me: ActorRef<ShardMsg>, fence: Fence, replica: ReplicaId, needs: Needs) {
+        let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
+        self.tasks.spawn(async move {
+            let sender = binding.id;
+            let span = info_span!(parent: &shared.ledger.span(fence.version), "encode", %sender, %replica);
+            let run = move || {
+                let _entered = span.enter();
+                work::encode(&shared, &binding, &fence, replica, &needs)
+            };
+            let outcome = tokio::task::spawn_blocking(run).await;
+            let outcome = outcome.unwrap_or_else(|error| Err(RootCause::Task(error.to_string())));
+            let _ = me.cast(ShardMsg::Encoded(fence, outcome.map(EncodedBytes)));
+        });
+    }
+
+    fn report(&self, fence: Fence, root: RootCause) {
+        let cause = Cause { member: self.member(), root };
+        let event = CoordinatorEvent::SenderFailed(fence, cause);
+        self.shared.registry.tell_coordinator(CoordinatorMsg::Heard(event));
+    }
+
+    fn open(&mut self, me: &ActorRef<ShardMsg>, fence: Fence, outgoing: BTreeMap<ReceiverId, Outgoing>) {
+        let sends = self.record_sizes(&outgoing);
+        let shape = Shape { sends, receives: BTreeMap::new() };
+        let payload =
+            outgoing.iter().map(|(&to, out)| (Member::Receiver(to), out.payload.len() as u64)).collect();
+        let limits = self.shared.options.limits.clone();
+        let (exchange, commands) = Exchange::open(fence, shape, payload, limits);
+        self.attempts.insert(fence, Attempt { exchange, outgoing });
+        self.execute(me, fence, commands);
+    }
+
+    /// EX-2: the plan gives the size of round 1.
+    fn record_sizes(&self, outgoing: &BTreeMap<ReceiverId, Outgoing>) -> BTreeMap<Member, u64> {
+        let plan = &self.shared.plan.senders()[index_of(self.binding.id.0.into())];
+        let edges = plan.edges.iter().filter(|edge| outgoing.contains_key(&edge.receiver));
+        edges
+            .map(|edge| (Member::Receiver(edge.receiver), (edge.fragments.len() * RECORD_BYTES) as u64))
+            .collect()
+    }
+
+    fn moved(
+        &mut self,
+        me: &ActorRef<ShardMsg>,
+        fence: Fence,
+        round: Round,
+        outcome: Result<(), RootCause>,
+    ) -> Result<(), ActorProcessingErr> {
+        let event = match (round, outcome) {
+            (_, Err(root)) => ExchangeEvent::Failed(root),
+            (Round::Records, Ok(())) => ExchangeEvent::RecordsMoved { announced: BTreeMap::new() },
+            (Round::Payload, Ok(())) => ExchangeEvent::PayloadMoved,
+        };
+        self.feed(me, fence, event)
+    }
+
+    fn timer(&mut self, me: &ActorRef<ShardMsg>, id: TimerId) -> Result<(), ActorProcessingErr> {
+        let same = |fence: &&Fence| fence.epoch == id.epoch && fence.attempt == id.attempt;
+        let Some(fence) = self.attempts.keys().find(same).copied() else { return Ok(()) };
+        self.feed(me, fence, ExchangeEvent::TimerFired(id))
+    }
+
+    fn feed(
+        &mut self,
+        me: &ActorRef<ShardMsg>,
+        fence: Fence,
+        event: ExchangeEvent,
+    ) -> Result<(), ActorProcessingErr> {
+        let Some(attempt) = self.attempts.remove(&fence) else { return Ok(()) };
+        let (exchange, commands) = attempt.exchange.handle(event)?;
+        if exchange.end().is_none() {
+            self.attempts.insert(fence, Attempt { exchange, outgoing: attempt.outgoing });
+        }
+        self.execute(me, fence, commands);
+        Ok(())
+    }
+
+    fn execute(&mut self, me: &ActorRef<ShardMsg>, fence: Fence, commands: Vec<ExchangeCommand>) {
+        for command in commands {
+            match command {
+                ExchangeCommand::Post { round, sends, .. } => self.post(me.clone(), fence, round, &sends),
+                ExchangeCommand::ArmTimer { id, after } => {
+                    me.send_after(after, move || ShardMsg::Timer(id));
+                }
+                ExchangeCommand::AbortTransfers => self.shared.transport.abort(&fence),
+            }
+        }
+    }
+
+    fn post(&mut self, me: ActorRef<ShardMsg>, fence: Fence, round: Round, sends: &BTreeMap<Member, u64>) {
+        let Some(attempt) = self.attempts.get(&fence) else { return };
+        let bytes = |out: &Outgoing| match round {
+            Round::Records => out.records.clone(),
+            Round::Payload => out.payload.clone(),
+        };
+        let outgoing = attempt.outgoing.iter().map(|(&to, out)| (Member::Receiver(to), bytes(out)));
+        let sends = outgoing.filter(|(to, _)| sends.contains_key(to));
+        let sends = sends.map(|(to, bytes)| (to, Payload::Host(bytes))).collect();
+        let batch = Batch { fence, round, me: self.member(), sends, receives: Vec::new() };
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            let moved = shared.transport.transfer(batch).await;
+            let outcome = moved.map(|_| ()).map_err(|error| RootCause::Transport(error.to_string()));
+            let _ = me.cast(ShardMsg::Moved(fence, round, outcome));
+        });
+    }
+}
+
+/// Runs a blocking loop; its panic is an error of the actor that started it.
+async fn blocking<E: ToString + Send + 'static>(
+    run: impl FnOnce() -> Result<(), E> + Send + 'static,
+) -> Result<(), String> {
+    match tokio::task::spawn_blocking(run).await {
+        Ok(outcome) => outcome.map_err(|error| error.to_string()),
+        Err(panicked) => Err(panicked.to_string()),
+    }
+}

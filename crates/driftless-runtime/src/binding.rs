@@ -1,0 +1,12 @@
+//! Bindings: live memory and everything else that must survive the actor that works on it.
+//!
+//! - **CM-9 (no reuse while a write may run).** A binding has one token. Whoever works on its memory holds the token,
+//!   and a restarted actor gets it only after the task of its predecessor has ended.
+
+mod receiver;
+mod replica;
+mod sender;
+
+pub use receiver::{Live, ReceiverBinding, Staged};
+pub use replica::{Hook, HookError, ReplicaBinding};
+pub use sender::{DetectorState, Knowledge, Patch, SenderBinding, SnapshotState, SourceBinding, StepRequest};

@@ -1,0 +1,120 @@
+//! The one task that is no actor: it keeps a supervisor alive.
+
+use crate::Shared;
+use crate::actor::{Supervisor, SupervisorMsg};
+use ractor::{Actor, ActorRef, concurrency::JoinHandle as ActorHandle, rpc::CallResult};
+use std::sync::Arc;
+use std::time::Duration;
+use thiserror::Error;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tracing::{error, warn};
+
+/// How long a caller waits for the supervisor to start the actors of new bindings.
+const ADOPT_DEADLINE: Duration = Duration::from_secs(30);
+/// Between two supervisors.
+const RESPAWN_PAUSE: Duration = Duration::from_millis(5);
+
+/// Why a node's actors could not be started.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The supervisor did not start.
+    #[error("the supervisor did not start: {0}")]
+    Spawn(String),
+    /// The supervisor did not answer in time.
+    #[error("no supervisor answered within {} s", ADOPT_DEADLINE.as_secs())]
+    Silent,
+}
+
+/// The running actors of a node. Dropping it stops them.
+pub struct Host {
+    shared: Arc<Shared>,
+    supervisor: watch::Receiver<ActorRef<SupervisorMsg>>,
+    guard: JoinHandle<()>,
+}
+
+impl Host {
+    /// Starts a supervisor with the children that the bindings of `shared` ask for, and keeps one alive.
+    ///
+    /// # Errors
+    /// [`HostError::Spawn`] if the first supervisor fails to start.
+    pub async fn start(shared: Arc<Shared>) -> Result<Self, HostError> {
+        let (first, handle) = spawn(&shared).await?;
+        let (address, supervisor) = watch::channel(first);
+        let guard = tokio::spawn(keep_alive(Arc::clone(&shared), address, handle));
+        Ok(Self { shared, supervisor, guard })
+    }
+
+    /// What the actors share.
+    #[must_use]
+    pub const fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Waits until every binding has an actor.
+    ///
+    /// # Errors
+    /// [`HostError::Silent`] if that takes longer than its deadline.
+    pub async fn adopt(&self) -> Result<(), HostError> {
+        let mut supervisor = self.supervisor.clone();
+        let asking = async {
+            loop {
+                let current = supervisor.borrow_and_update().clone();
+                if let Ok(CallResult::Success(())) = current.call(SupervisorMsg::Adopt, None).await {
+                    return;
+                }
+                tokio::time::sleep(RESPAWN_PAUSE).await;
+            }
+        };
+        tokio::time::timeout(ADOPT_DEADLINE, asking).await.map_err(|_| HostError::Silent)
+    }
+
+    /// Stops every actor and waits until they have ended.
+    pub async fn stop(self) {
+        self.guard.abort();
+        let supervisor = self.supervisor.borrow().clone();
+        for child in self.shared.registry.children() {
+            let _ = child.kill_and_wait(None).await;
+        }
+        let _ = supervisor.kill_and_wait(None).await;
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.guard.abort();
+        self.supervisor.borrow().kill();
+        for child in self.shared.registry.children() {
+            child.kill();
+        }
+    }
+}
+
+async fn spawn(shared: &Arc<Shared>) -> Result<(ActorRef<SupervisorMsg>, ActorHandle<()>), HostError> {
+    let spawned = Actor::spawn(None, Supervisor, Arc::clone(shared)).await;
+    spawned.map_err(|error| HostError::Spawn(error.to_string()))
+}
+
+async fn keep_alive(
+    shared: Arc<Shared>,
+    address: watch::Sender<ActorRef<SupervisorMsg>>,
+    mut running: ActorHandle<()>,
+) {
+    loop {
+        // However it ended, a node without a supervisor is not left alone.
+        let _ = (&mut running).await;
+        warn!("the supervisor died and is started again");
+        loop {
+            tokio::time::sleep(RESPAWN_PAUSE).await;
+            match spawn(&shared).await {
+                Ok((next, handle)) => {
+                    running = handle;
+                    address.send_replace(next);
+                    break;
+                }
+                Err(failed) => error!(%failed, "the supervisor did not start; trying again"),
+            }
+        }
+    }
+}

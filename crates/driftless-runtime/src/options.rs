@@ -1,0 +1,71 @@
+//! Everything about a node that can be set, with its default.
+
+use crate::Failpoints;
+use driftless_proto::{CoordinatorOptions, LeadOptions, Limits};
+use driftless_types::RunId;
+use std::time::Duration;
+
+/// How the senders know what changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Detector {
+    /// By the certified inversion of the optimizer's step: no memory of the old weights.
+    #[default]
+    Inversion,
+    /// By comparison with a copy of the bits that were published last: 2 bytes per element, any optimizer.
+    Snapshot,
+}
+
+/// Options of a node. Every wait, retry and buffer of the runtime has its bound here.
+#[derive(Clone, Debug)]
+pub struct NodeOptions {
+    /// The training run: it seeds the digest's keys and fences everything that moves.
+    pub run: RunId,
+    /// How changes are detected.
+    pub detector: Detector,
+    /// Bounds of each exchange.
+    pub limits: Limits,
+    /// Deadlines of each replica's lead.
+    pub lead: LeadOptions,
+    /// Bounds of retrying a version.
+    pub coordinator: CoordinatorOptions,
+    /// After this time a version has ended for every replica, committed or not.
+    pub version_deadline: Duration,
+    /// How often one actor may be restarted within [`Self::restart_window`] before its node is unhealthy.
+    pub restarts_max: u32,
+    /// See [`Self::restarts_max`].
+    pub restart_window: Duration,
+    /// The pause before the first restart of an actor; it doubles with each further one in the window.
+    pub restart_back_off: Duration,
+    /// Places where tests make actors die.
+    pub failpoints: Failpoints,
+}
+
+impl Default for NodeOptions {
+    fn default() -> Self {
+        Self {
+            run: RunId(uuid::Uuid::new_v4().into_bytes()),
+            detector: Detector::Inversion,
+            limits: Limits {
+                staging_max_bytes: 16 << 30,
+                round_deadline: Duration::from_secs(10),
+                bandwidth_bytes_per_s: 100_000_000,
+            },
+            lead: LeadOptions {
+                staging_deadline: Duration::from_secs(60),
+                pause_deadline: Duration::from_secs(10),
+                apply_deadline: Duration::from_secs(60),
+                repeat_after: Duration::from_millis(500),
+            },
+            coordinator: CoordinatorOptions {
+                max_attempts: 8,
+                first_back_off: Duration::from_millis(20),
+                longest_back_off: Duration::from_secs(2),
+            },
+            version_deadline: Duration::from_secs(300),
+            restarts_max: 16,
+            restart_window: Duration::from_secs(60),
+            restart_back_off: Duration::from_millis(5),
+            failpoints: Failpoints::default(),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What all actors of a node share, and what outlives each of them.
+
+use crate::actor::{CoordinatorMsg, ReceiverMsg, ShardMsg};
+use crate::binding::{ReceiverBinding, ReplicaBinding, SenderBinding, StepRequest};
+use crate::{Ledger, NodeOptions};
+use dashmap::DashMap;
+use driftless_device::{CpuDevice, Device};
+use driftless_layout::RemapPlan;
+use driftless_numerics::DigestKeys;
+use driftless_transport::{Loopback, Transport};
+use driftless_types::{Epoch, Member, ReceiverId, ReplicaId, SenderId, Version};
+use ractor::{ActorCell, ActorRef};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+/// The state of a node that no actor owns: plan, backends, bindings, ledger, and the addresses of the living.
+pub struct Shared {
+    /// The plan that both sides hold.
+    pub plan: RemapPlan,
+    /// The options of the node.
+    pub options: NodeOptions,
+    /// Keys of the run's digests.
+    pub keys: DigestKeys,
+    /// Where weights live.
+    pub device: Box<dyn Device>,
+    /// How bytes move.
+    pub transport: Box<dyn Transport>,
+    /// What is known of each version.
+    pub ledger: Ledger,
+    /// Bindings and addresses.
+    pub registry: Registry,
+    /// Whether the trainer's weights stand still, and at which version.
+    pub standing: Standing,
+}
+
+impl Shared {
+    /// The shared state of a node on the CPU backend with the loopback transport.
+    #[must_use]
+    pub fn new(plan: RemapPlan, options: NodeOptions) -> Arc<Self> {
+        Arc::new(Self {
+            keys: DigestKeys::new(options.run),
+            plan,
+            options,
+            device: Box::new(CpuDevice::new()),
+            transport: Box::new(Loopback::default()),
+            ledger: Ledger::default(),
+            registry: Registry::default(),
+            standing: Standing::default(),
+        })
+    }
+
+    /// The training loop has stepped: the rank's actor detects it, or its successor does.
+    pub fn report_step(&self, sender: SenderId, step: StepRequest) {
+        let Some(binding) = self.registry.sender(sender) else { return };
+        binding.request(step);
+        self.registry.tell_shard(sender, ShardMsg::StepDone);
+    }
+
+    /// Canonical elements of the model.
+    #[must_use]
+    pub fn elements(&self) -> u64 {
+        self.plan.params().iter().map(|param| param.rows() * param.cols()).sum()
+    }
+
+    /// Served bytes of all attached receivers, padding left out.
+    #[must_use]
+    pub fn dense_bytes(&self) -> u64 {
+        let receivers = self.plan.replicas().iter().flat_map(|replica| &replica.receivers);
+        let attached = receivers.filter(|receiver| self.registry.receiver(receiver.id).is_some());
+        let tensors = attached.flat_map(|receiver| &receiver.tensors);
+        tensors
+            .map(|tensor| {
+                let elements: u64 = tensor.boxes.iter().map(|dest| dest.canonical.elements()).sum();
+                elements * tensor.dtype.bytes() as u64
+            })
+            .sum()
+    }
+}
+
+/// Bindings by rank, and the actor that lives for each rank now.
+#[derive(Default)]
+pub struct Registry {
+    senders: DashMap<SenderId, Arc<SenderBinding>>,
+    receivers: DashMap<ReceiverId, Arc<ReceiverBinding>>,
+    replicas: DashMap<ReplicaId, Arc<ReplicaBinding>>,
+    shard_actors: DashMap<SenderId, ActorRef<ShardMsg>>,
+    receiver_actors: DashMap<ReceiverId, ActorRef<ReceiverMsg>>,
+    coordinator: RwLock<Option<ActorRef<CoordinatorMsg>>>,
+    epochs: AtomicU64,
+    unhealthy: Mutex<Vec<Member>>,
+}
+
+impl Registry {
+    /// Adds a sender's binding.
+    pub fn bind_sender(&self, binding: Arc<SenderBinding>) {
+        self.senders.insert(binding.id, binding);
+    }
+
+    /// Adds a receiver's binding.
+    pub fn bind_receiver(&self, binding: Arc<ReceiverBinding>) {
+        self.receivers.insert(binding.id, binding);
+    }
+
+    /// Adds a replica's binding.
+    pub fn bind_replica(&self, binding: Arc<ReplicaBinding>) {
+        self.replicas.insert(binding.id, binding);
+    }
+
+    /// The binding of a sender.
+    #[must_use]
+    pub fn sender(&self, id: SenderId) -> Option<Arc<SenderBinding>> {
+        self.senders.get(&id).map(|binding| Arc::clone(&binding))
+    }
+
+    /// The binding of a receiver.
+    #[must_use]
+    pub fn receiver(&self, id: ReceiverId) -> Option<Arc<ReceiverBinding>> {
+        self.receivers.get(&id).map(|binding| Arc::clone(&binding))
+    }
+
+    /// The binding of a replica.
+    #[must_use]
+    pub fn replica(&self, id: ReplicaId) -> Option<Arc<ReplicaBinding>> {
+        self.replicas.get(&id).map(|binding| Arc::clone(&binding))
+    }
+
+    /// The senders that are bound, in order.
+    #[must_use]
+    pub fn bound_senders(&self) -> Vec<SenderId> {
+        sorted(self.senders.iter().map(|entry| *entry.key()))
+    }
+
+    /// The receivers that are bound, in order.
+    #[must_use]
+    pub fn bound_receivers(&self) -> Vec<ReceiverId> {
+        sorted(self.receivers.iter().map(|entry| *entry.key()))
+    }
+
+    /// The replicas that are bound, in order.
+    #[must_use]
+    pub fn bound_replicas(&self) -> Vec<ReplicaId> {
+        sorted(self.replicas.iter().map(|entry| *entry.key()))
+    }
+
+    /// The epoch of a coordinator that starts now: above every earlier one of this node.
+    pub(crate) fn next_epoch(&self) -> Epoch {
+        let counter = self.epochs.fetch_add(1, Ordering::AcqRel) + 1; // CM-5
+        let (incarnation, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Epoch { counter, incarnation }
+    }
+
+    /// An actor announces that it now lives for a sender.
+    pub(crate) fn enter_shard(&self, id: SenderId, actor: ActorRef<ShardMsg>) {
+        self.shard_actors.insert(id, actor);
+    }
+
+    /// An actor announces that it now lives for a receiver.
+    pub(crate) fn enter_receiver(&self, id: ReceiverId, actor: ActorRef<ReceiverMsg>) {
+        self.receiver_actors.insert(id, actor);
+    }
+
+    /// An actor announces that it now is the coordinator.
+    pub(crate) fn enter_coordinator(&self, actor: ActorRef<CoordinatorMsg>) {
+        *self.coordinator.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+
+    /// Says something to a sender's actor; to a dead one it is lost, as its successor announces itself.
+    pub(crate) fn tell_shard(&self, id: SenderId, message: ShardMsg) {
+        if let Some(actor) = self.shard_actors.get(&id) {
+            let _ = actor.cast(message);
+        }
+    }
+
+    /// Says something to a receiver's actor; to a dead one it is lost, as its successor announces itself.
+    pub(crate) fn tell_receiver(&self, id: ReceiverId, message: ReceiverMsg) {
+        if let Some(actor) = self.receiver_actors.get(&id) {
+            let _ = actor.cast(message);
+        }
+    }
+
+    /// Says something to the coordinator; to a dead one it is lost, as its successor asks everybody.
+    pub(crate) fn tell_coordinator(&self, message: CoordinatorMsg) {
+        let coordinator = self.coordinator.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(actor) = coordinator.as_ref() {
+            let _ = actor.cast(message);
+        }
+    }
+
+    /// Every actor below the supervisor that is or was alive.
+    #[must_use]
+    pub(crate) fn children(&self) -> Vec<ActorCell> {
+        let coordinator = self.coordinator.read().unwrap_or_else(PoisonError::into_inner);
+        let shards = self.shard_actors.iter().map(|entry| entry.value().get_cell());
+        let receivers = self.receiver_actors.iter().map(|entry| entry.value().get_cell());
+        shards.chain(receivers).chain(coordinator.as_ref().map(ActorRef::get_cell)).collect()
+    }
+
+    /// A member's restart budget is spent.
+    pub(crate) fn give_up(&self, member: Member) {
+        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).push(member);
+    }
+
+    /// The members whose restart budget is spent.
+    #[must_use]
+    pub fn unhealthy(&self) -> Vec<Member> {
+        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
+    let mut items: Vec<T> = items.collect();
+    items.sort_unstable();
+    items
+}
+
+/// Between `step_done` and `step_begin` the trainer's weights stand still, and dense values may be read from them.
+#[derive(Debug, Default)]
+pub struct Standing {
+    gate: Arc<tokio::sync::RwLock<()>>,
+    version: AtomicU64,
+}
+
+impl Standing {
+    /// Waits for readers of dense values, then lets the optimizer write for as long as the guard lives.
+    pub async fn begin_step(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
+        Arc::clone(&self.gate).write_owned().await
+    }
+
+    /// The weights now are those of this version.
+    pub fn set_version(&self, version: Version) {
+        self.version.store(version.0, Ordering::Release);
+    }
+
+    /// Leave to read dense values of a version; `None` if the optimizer has moved on.
+    #[must_use]
+    pub fn read(&self, version: Version) -> Option<tokio::sync::OwnedRwLockReadGuard<()>> {
+        let guard = Arc::clone(&self.gate).try_read_owned().ok()?;
+        (self.version.load(Ordering::Acquire) == version.0).then_some(guard)
+    }
+}

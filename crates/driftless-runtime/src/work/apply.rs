@@ -1,0 +1,142 @@
+//! Steps 9 and 10: into the live weights with an undo log, digests compared; then sealed, or taken back.
+
+use crate::binding::{Live, ReceiverBinding, Staged};
+use crate::{Failpoints, Fault, Shared, Site};
+use driftless_layout::RemapPlan;
+use driftless_proto::RootCause;
+use driftless_types::{Digest, Fence, Member, ReceiverId, SenderId, index_of};
+use ractor::ActorCell;
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Writes what was staged into the live weights and compares every tensor's digest with what the senders promise.
+///
+/// # Errors
+/// The undo log holds whatever was written: the caller plays it back.
+pub(crate) fn scatter(
+    shared: &Shared,
+    binding: &ReceiverBinding,
+    live: &mut Live,
+    fence: &Fence,
+    cancel: &AtomicBool,
+    actor: &ActorCell,
+) -> Result<(), RootCause> {
+    let staged = live.staged.take().filter(|staged| staged.fence == *fence);
+    let staged = staged.ok_or_else(|| RootCause::Task("nothing is staged for this attempt".into()))?;
+    live.old_digests = Some(live.digests.clone());
+    live.changed = 0;
+    let outcome = scatter_all(shared, binding, live, &staged, cancel, actor);
+    live.staged = Some(staged);
+    outcome?;
+    let promised = live.staged.as_ref().map_or(&[][..], |staged| &staged.promised);
+    let tensors = differing(&live.digests, promised);
+    if !tensors.is_empty() {
+        return Err(RootCause::DigestMismatch { tensors });
+    }
+    live.applied = Some(*fence);
+    Ok(())
+}
+
+fn scatter_all(
+    shared: &Shared,
+    binding: &ReceiverBinding,
+    live: &mut Live,
+    staged: &Staged,
+    cancel: &AtomicBool,
+    actor: &ActorCell,
+) -> Result<(), RootCause> {
+    for (&from, sections) in &staged.sections {
+        for (index, section) in sections {
+            if cancel.load(Ordering::Acquire) {
+                return Err(RootCause::Died);
+            }
+            let fragment = fragment(&shared.plan, from, binding.id, *index);
+            let fragment = fragment.ok_or_else(|| RootCause::Task("the plan has lost a fragment".into()))?;
+            let tensor = index_of(fragment.dst_tensor.into());
+            let cols = shared.plan.param(fragment.param).cols();
+            let mut words = binding.memory[tensor].write();
+            let undo = &mut live.undo[tensor];
+            let changes = section.changes();
+            let done = shared.device.scatter(&mut words, fragment, cols, &changes, &shared.keys, undo);
+            let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
+            live.digests[tensor] += done.delta;
+            if fragment.first_in_replica {
+                live.changed += done.changed;
+            }
+            drop(words);
+            strike_in_task(&shared.options.failpoints, binding.id, actor);
+        }
+    }
+    Ok(())
+}
+
+/// A failpoint inside a blocking task: a panic hits the task, a kill hits its actor while the task runs on.
+#[expect(clippy::panic, reason = "the fault that a test asked for")]
+fn strike_in_task(failpoints: &Failpoints, me: ReceiverId, actor: &ActorCell) {
+    match failpoints.take(Site::ReceiverScatters, Some(Member::Receiver(me))) {
+        None => {}
+        Some(Fault::Kill) => actor.kill(),
+        Some(Fault::Panic | Fault::Error) => panic!("failpoint {:?}", Site::ReceiverScatters),
+    }
+}
+
+fn fragment(
+    plan: &RemapPlan,
+    from: SenderId,
+    to: ReceiverId,
+    index: usize,
+) -> Option<&driftless_layout::Fragment> {
+    let sender = plan.senders().get(index_of(from.0.into()))?;
+    sender.edges.iter().find(|edge| edge.receiver == to)?.fragments.get(index)
+}
+
+fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
+    (0u32..)
+        .zip(found.iter().zip(promised))
+        .filter(|(_, (found, promised))| found != promised)
+        .map(|(i, _)| i)
+        .collect()
+}
+
+/// Plays the undo log back: every bit is that of the version before.
+///
+/// # Errors
+/// [`RootCause::Task`] if the log does not fit the memory, which no plan allows.
+pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
+    for (buffer, log) in binding.memory.iter().zip(&mut live.undo) {
+        shared.device.undo(&mut buffer.write(), log).map_err(|error| RootCause::Task(error.to_string()))?;
+    }
+    if let Some(digests) = live.old_digests.take() {
+        live.digests = digests;
+    }
+    live.applied = None;
+    live.staged = None;
+    Ok(())
+}
+
+/// Drops the undo log; the rank now serves the version of the attempt.
+pub(crate) fn seal(shared: &Shared, binding: &ReceiverBinding, live: &mut Live, fence: &Fence) {
+    if live.committed == Some(*fence) {
+        return; // CM-10
+    }
+    for log in &mut live.undo {
+        log.clear();
+    }
+    live.old_digests = None;
+    live.applied = None;
+    live.staged = None;
+    live.committed = Some(*fence);
+    shared.ledger.applied(fence.version, binding.id.replica, live.changed);
+    binding.set_version(fence.version);
+}
+
+/// What a restarted actor does before it speaks: an interrupted scatter is taken back, an applied attempt is kept.
+///
+/// # Errors
+/// As [`undo`].
+pub(crate) fn recover(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
+    if live.applied.is_some() {
+        return Ok(());
+    }
+    undo(shared, binding, live)
+}

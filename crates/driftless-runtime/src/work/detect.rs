@@ -1,0 +1,202 @@
+//! Step 4 of the journey: one pass over a rank's state, which ends with a patch, always.
+
+use crate::binding::{DetectorState, Knowledge, Patch, SenderBinding, SnapshotState, StepRequest};
+use crate::{Detector, Shared};
+use driftless_device::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule, ReadGuard};
+use driftless_layout::{SenderPlan, SourceTensor};
+use driftless_numerics::{NotInvertible, Rule, StepChange, check_gates};
+use driftless_types::{Digest, Dtype, ParamId, index_of};
+use rayon::prelude::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::AtomicBool;
+
+/// How the changes of one parameter are found, once its gates were asked.
+enum Verdict {
+    /// By the certified rule.
+    Invertible(Rule),
+    /// The optimizer did not touch it.
+    Untouched,
+    /// A gate failed: they are not, it goes whole.
+    Dense,
+    /// By comparison with the snapshot.
+    Compared,
+}
+
+/// Detects a step and keeps the patch in the binding.
+///
+/// # Errors
+/// [`DeviceError`] if the pass was canceled or the memory does not fit the plan:
+/// then no patch is kept, and the restarted actor detects again.
+pub(crate) fn detect(
+    shared: &Shared,
+    binding: &SenderBinding,
+    step: &StepRequest,
+    state: &mut DetectorState,
+    cancel: &AtomicBool,
+) -> Result<Vec<NotInvertible>, DeviceError> {
+    let plan = &shared.plan.senders()[binding.id.0 as usize];
+    let mut gates = Vec::new();
+    let verdicts = judge(shared, plan, step, state, &mut gates);
+    // Whatever cuts the pass short leaves a snapshot that is partly ahead.
+    let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
+    let found = pass(shared, binding, plan, &verdicts, state, cancel)?;
+    state.snapshot_state = SnapshotState::Clean;
+    let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
+    for (tensor, detected) in plan.tensors.iter().zip(&found) {
+        note_exceeded(shared, tensor, detected, &verdicts, &mut dense, &mut gates);
+    }
+    let knowledge = match (shared.options.detector, before) {
+        (Detector::Snapshot, SnapshotState::Torn) => Knowledge::Nothing,
+        _ => Knowledge::Changes,
+    };
+    state.steps_taken = steps_after(shared, plan, step);
+    binding.keep(assemble(binding, plan, step, found, dense, knowledge));
+    Ok(gates)
+}
+
+/// Asks the gates of every parameter that the rank holds a part of.
+fn judge(
+    shared: &Shared,
+    plan: &SenderPlan,
+    step: &StepRequest,
+    state: &DetectorState,
+    gates: &mut Vec<NotInvertible>,
+) -> BTreeMap<ParamId, Verdict> {
+    let params: BTreeSet<ParamId> = pieces(plan).map(|piece| piece.param).collect();
+    let mut judge_one = |id: ParamId| {
+        if shared.options.detector == Detector::Snapshot {
+            return Verdict::Compared; // bits are compared: how they came about does not matter
+        }
+        let fqn = &shared.plan.param(id).fqn;
+        let now = step.params.group(fqn.as_str());
+        let before = state.steps_taken.get(&id).copied().unwrap_or(0);
+        let rule = match check_gates(fqn, before, now) {
+            Ok(StepChange::Untouched) => return Verdict::Untouched,
+            Ok(StepChange::Stepped) => Rule::new(fqn, step.params.family, now),
+            Err(gate) => Err(gate),
+        };
+        rule.map_or_else(
+            |gate| {
+                gates.push(gate);
+                Verdict::Dense
+            },
+            Verdict::Invertible,
+        )
+    };
+    params.into_iter().map(|id| (id, judge_one(id))).collect()
+}
+
+fn pieces(plan: &SenderPlan) -> impl Iterator<Item = &driftless_layout::Piece> {
+    plan.tensors.iter().flat_map(|tensor| &tensor.pieces)
+}
+
+/// FP32 lanes always go whole, except where nothing was touched; so do parameters that failed a gate.
+fn lanes_that_go_whole(
+    shared: &Shared,
+    plan: &SenderPlan,
+    verdicts: &BTreeMap<ParamId, Verdict>,
+) -> BTreeSet<ParamId> {
+    let goes_whole = |id: &ParamId| match verdicts[id] {
+        Verdict::Dense => true,
+        Verdict::Untouched => false,
+        Verdict::Invertible(_) | Verdict::Compared => shared.plan.param(*id).dtype == Dtype::Fp32,
+    };
+    pieces(plan).map(|piece| piece.param).filter(goes_whole).collect()
+}
+
+fn pass(
+    shared: &Shared,
+    binding: &SenderBinding,
+    plan: &SenderPlan,
+    verdicts: &BTreeMap<ParamId, Verdict>,
+    state: &mut DetectorState,
+    cancel: &AtomicBool,
+) -> Result<Vec<Detected>, DeviceError> {
+    let params = shared.plan.params();
+    let run = |tensor: &SourceTensor, source: ChangeSource<'_>| {
+        shared.device.detect(tensor, params, source, &shared.keys, cancel)
+    };
+    let tensors = plan.tensors.par_iter().zip(&binding.memory);
+    match shared.options.detector {
+        Detector::Inversion => tensors
+            .map(|(tensor, memory)| {
+                let rules: Vec<PieceRule> =
+                    tensor.pieces.iter().map(|piece| piece_rule(&verdicts[&piece.param])).collect();
+                let (master, exp_avg) = (memory.master.read(), memory.exp_avg.read());
+                let exp_avg_sq = memory.exp_avg_sq.read();
+                let source = ChangeSource::Inversion {
+                    master: &master,
+                    exp_avg: &exp_avg,
+                    exp_avg_sq: &exp_avg_sq,
+                    rules: &rules,
+                };
+                run(tensor, source)
+            })
+            .collect(),
+        Detector::Snapshot => tensors
+            .zip(&mut state.snapshot)
+            .map(|((tensor, memory), previous)| {
+                let diffs = vec![PieceDiff::Compare; tensor.pieces.len()];
+                let source =
+                    ChangeSource::Snapshot { master: &memory.master.read(), previous, diffs: &diffs };
+                run(tensor, source)
+            })
+            .collect(),
+    }
+}
+
+fn piece_rule(verdict: &Verdict) -> PieceRule {
+    match verdict {
+        Verdict::Invertible(rule) => PieceRule::Rule(rule.clone()),
+        Verdict::Untouched => PieceRule::Untouched,
+        Verdict::Dense | Verdict::Compared => PieceRule::Dense,
+    }
+}
+
+/// An update beyond its bound: these moments are not those of the step that the caller described.
+fn note_exceeded(
+    shared: &Shared,
+    tensor: &SourceTensor,
+    detected: &Detected,
+    verdicts: &BTreeMap<ParamId, Verdict>,
+    dense: &mut BTreeSet<ParamId>,
+    gates: &mut Vec<NotInvertible>,
+) {
+    for (piece, worst) in tensor.pieces.iter().zip(&detected.bound_exceeded) {
+        if let (Some(worst), Verdict::Invertible(rule)) = (worst, &verdicts[&piece.param])
+            && dense.insert(piece.param)
+        {
+            gates.push(rule.gate_bound(&shared.plan.param(piece.param).fqn, *worst));
+        }
+    }
+}
+
+fn steps_after(shared: &Shared, plan: &SenderPlan, step: &StepRequest) -> BTreeMap<ParamId, u64> {
+    let step_of = |id: ParamId| step.params.group(shared.plan.param(id).fqn.as_str()).step;
+    pieces(plan).map(|piece| (piece.param, step_of(piece.param))).collect()
+}
+
+fn assemble(
+    binding: &SenderBinding,
+    plan: &SenderPlan,
+    step: &StepRequest,
+    found: Vec<Detected>,
+    dense: BTreeSet<ParamId>,
+    knowledge: Knowledge,
+) -> Patch {
+    let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
+    let mut changes: Vec<Changes> = Vec::with_capacity(found.len());
+    for detected in found {
+        let first = index_of(detected.first_cell.into());
+        cells[first..first + detected.cells.len()].copy_from_slice(&detected.cells);
+        changes.push(detected.changes);
+    }
+    let mut kept = BTreeMap::new();
+    for (index, (tensor, memory)) in (0u32..).zip(plan.tensors.iter().zip(&binding.memory)) {
+        if tensor.pieces.iter().any(|piece| dense.contains(&piece.param)) {
+            let master: ReadGuard<'_, f32> = memory.master.read();
+            kept.insert(index, master.to_vec());
+        }
+    }
+    Patch { version: step.version, base: step.base, changes, cells, dense, kept, knowledge }
+}

@@ -1,0 +1,163 @@
+//! Step 5 and the first half of step 6: a patch, seen by one replica, as records and sections per receiver.
+
+use crate::binding::{Knowledge, Patch, SenderBinding};
+use crate::{Phase, Shared};
+use bytes::Bytes;
+use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, encode_section};
+use driftless_device::ReadGuard;
+use driftless_layout::{Edge, Fragment, SenderPlan};
+use driftless_proto::{Needs, RootCause};
+use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// What one sender sends to one receiver.
+#[derive(Clone, Debug)]
+pub(crate) struct Outgoing {
+    /// Round 1.
+    pub(crate) records: Bytes,
+    /// Round 2.
+    pub(crate) payload: Bytes,
+}
+
+/// Why a fragment goes whole, or that it does not.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// Its changes.
+    Sparse,
+    /// Whole, from what the patch kept.
+    Kept,
+    /// Whole, from the trainer's weights.
+    Live,
+    /// Whole, because its tensor failed its digest.
+    Repair,
+}
+
+struct Encoder<'a> {
+    shared: &'a Shared,
+    patch: &'a Patch,
+    plan: &'a SenderPlan,
+    needs: &'a Needs,
+    kept: Vec<&'a [f32]>,
+    live: Vec<ReadGuard<'a, f32>>,
+    remap: Duration,
+    sent: u64,
+    repaired: u64,
+}
+
+/// Encodes what a replica needs, per receiver.
+///
+/// # Errors
+/// [`RootCause::WeightsMoved`] if dense values are needed that are gone, or a task failure of the device.
+pub(crate) fn encode(
+    shared: &Shared,
+    binding: &SenderBinding,
+    fence: &Fence,
+    replica: ReplicaId,
+    needs: &Needs,
+) -> Result<BTreeMap<ReceiverId, Outgoing>, RootCause> {
+    let started = Instant::now();
+    let patch = binding.patch().filter(|patch| patch.version == fence.version);
+    let patch = patch.ok_or_else(|| RootCause::Task("no patch is held for this version".into()))?;
+    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
+    let edges: Vec<&Edge> = plan.edges.iter().filter(|edge| edge.receiver.replica == replica).collect();
+    let needs_live = edges.iter().any(|edge| {
+        edge.fragments
+            .iter()
+            .any(|fragment| matches!(mode(&patch, needs, edge, fragment), Mode::Live | Mode::Repair))
+    });
+    let standing =
+        needs_live.then(|| shared.standing.read(fence.version).ok_or(RootCause::WeightsMoved)).transpose()?;
+    let live = if standing.is_some() {
+        binding.memory.iter().map(|m| m.master.read()).collect()
+    } else {
+        Vec::new()
+    };
+    let kept =
+        (0u32..).zip(&plan.tensors).map(|(i, _)| patch.kept.get(&i).map_or(&[][..], Vec::as_slice)).collect();
+    let remap = Duration::ZERO;
+    let mut encoder = Encoder { shared, patch: &patch, plan, needs, kept, live, remap, sent: 0, repaired: 0 };
+    let mut outgoing = BTreeMap::new();
+    for edge in edges {
+        outgoing.insert(edge.receiver, encoder.edge(edge, fence)?);
+    }
+    let bytes = outgoing.values().map(|out: &Outgoing| (out.records.len() + out.payload.len()) as u64).sum();
+    let ledger = &shared.ledger;
+    ledger.sent(fence.version, replica, bytes, encoder.sent, encoder.repaired);
+    ledger.took(fence.version, Phase::Remap, encoder.remap);
+    ledger.took(fence.version, Phase::Encode, started.elapsed().saturating_sub(encoder.remap));
+    Ok(outgoing)
+}
+
+fn mode(patch: &Patch, needs: &Needs, edge: &Edge, fragment: &Fragment) -> Mode {
+    let marked =
+        needs.repair.get(&edge.receiver).is_some_and(|tensors| tensors.contains(&fragment.dst_tensor));
+    if patch.dense.contains(&fragment.param) {
+        return Mode::Kept;
+    }
+    if marked {
+        return Mode::Repair;
+    }
+    // A patch (c, v] is right for any base in [c, v): an older or unknown one gets everything.
+    let covers = patch.base <= needs.base && needs.base < patch.version;
+    if covers && patch.knowledge == Knowledge::Changes { Mode::Sparse } else { Mode::Live }
+}
+
+impl Encoder<'_> {
+    fn edge(&mut self, edge: &Edge, fence: &Fence) -> Result<Outgoing, RootCause> {
+        let mut records = Vec::with_capacity(edge.fragments.len() * RECORD_BYTES);
+        let mut payload = Vec::new();
+        for fragment in &edge.fragments {
+            let changes = self.changes(edge, fragment)?;
+            let digest: Digest =
+                fragment.cells.iter().map(|&cell| self.patch.cells[index_of(cell.into())]).sum();
+            let nnz = changes.nnz(fragment.elements());
+            if nnz == 0 {
+                // CM-7: nothing changed, and the digest says so.
+                records.extend(FragmentRecord::unchanged(digest).encode());
+                continue;
+            }
+            if fragment.first_in_replica {
+                self.sent += nnz;
+            }
+            let record = FragmentRecord::announcing(fragment.dtype, fragment.elements(), &changes, digest);
+            records.extend(record.encode());
+            encode_section(&start(fragment, fence, digest), &changes, &mut payload);
+        }
+        Ok(Outgoing { records: records.into(), payload: payload.into() })
+    }
+
+    fn changes(&mut self, edge: &Edge, fragment: &Fragment) -> Result<ChangeSet, RootCause> {
+        let started = Instant::now();
+        let device = &self.shared.device;
+        let mode = mode(self.patch, self.needs, edge, fragment);
+        let changes = match mode {
+            Mode::Sparse => device.remap(&self.patch.changes, fragment),
+            Mode::Kept => device.gather(&self.kept, fragment),
+            Mode::Live | Mode::Repair => {
+                let live: Vec<&[f32]> = self.live.iter().map(|guard| &**guard).collect();
+                device.gather(&live, fragment)
+            }
+        };
+        if mode == Mode::Repair {
+            self.repaired += 1;
+        }
+        self.remap += started.elapsed();
+        changes.map_err(|error| {
+            RootCause::Task(format!("fragment {} of {}: {error}", fragment.index, self.plan.name))
+        })
+    }
+}
+
+const fn start(fragment: &Fragment, fence: &Fence, digest: Digest) -> SectionStart {
+    SectionStart {
+        fragment: fragment.index,
+        dtype: fragment.dtype,
+        n: fragment.elements(),
+        // Absolute values are right for any base.
+        base: None,
+        version: fence.version,
+        base_digest: Digest::ZERO,
+        new_digest: digest,
+    }
+}

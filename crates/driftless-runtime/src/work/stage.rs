@@ -1,0 +1,79 @@
+//! Step 7: nothing that came over the wire is believed until every byte of it was checked here.
+
+use crate::Shared;
+use crate::binding::Staged;
+use bytes::Bytes;
+use driftless_codec::{CodecError, Expected, FragmentRecord, Section};
+use driftless_layout::Edge;
+use driftless_proto::RootCause;
+use driftless_types::{Digest, Fence, ReceiverId, SenderId, index_of};
+use std::collections::BTreeMap;
+
+fn edge(shared: &Shared, from: SenderId, to: ReceiverId) -> Option<&Edge> {
+    let sender = shared.plan.senders().get(index_of(from.0.into()))?;
+    sender.edges.iter().find(|edge| edge.receiver == to)
+}
+
+fn damaged(from: SenderId, error: &CodecError) -> RootCause {
+    RootCause::Damaged(format!("trainer/{from}: {error}"))
+}
+
+/// Reads a sender's records, checks them against the plan, and adds up the payload that they announce, in bytes.
+///
+/// # Errors
+/// [`RootCause::Damaged`] naming the sender and what is wrong.
+pub(crate) fn announced_bytes(
+    shared: &Shared,
+    from: SenderId,
+    to: ReceiverId,
+    records: &[u8],
+) -> Result<(Vec<FragmentRecord>, u64), RootCause> {
+    let fragments = edge(shared, from, to).map_or(&[][..], |edge| &edge.fragments);
+    let records = FragmentRecord::decode_all(records, fragments.len()).map_err(|e| damaged(from, &e))?;
+    let mut bytes = 0u64;
+    for (record, fragment) in records.iter().zip(fragments) {
+        record.check(fragment.dtype, fragment.elements()).map_err(|e| damaged(from, &e))?;
+        bytes = bytes.saturating_add(record.bytes);
+    }
+    Ok((records, bytes))
+}
+
+/// Checks every section of an attempt, and sums the digests that the senders promise per local tensor.
+///
+/// # Errors
+/// [`RootCause::Damaged`] naming the sender and what is wrong.
+pub(crate) fn stage(
+    shared: &Shared,
+    me: ReceiverId,
+    fence: Fence,
+    incoming: BTreeMap<SenderId, (Vec<FragmentRecord>, Bytes)>,
+) -> Result<Staged, RootCause> {
+    let tensors = shared.plan.receiver(me).tensors.len();
+    let mut promised = vec![Digest::ZERO; tensors];
+    let mut sections = BTreeMap::new();
+    for (from, (records, mut payload)) in incoming {
+        let fragments = edge(shared, from, me).map_or(&[][..], |edge| &edge.fragments);
+        let mut checked = Vec::new();
+        for (index, (record, fragment)) in records.iter().zip(fragments).enumerate() {
+            promised[index_of(fragment.dst_tensor.into())] += record.digest;
+            if record.bytes == 0 {
+                continue;
+            }
+            let expected = Expected {
+                fragment: fragment.index,
+                dtype: fragment.dtype,
+                elements: fragment.elements(),
+                version: fence.version,
+            };
+            let section = Section::parse(&mut payload, &expected).map_err(|e| damaged(from, &e))?;
+            record.check_section(section.header()).map_err(|e| damaged(from, &e))?;
+            checked.push((index, section));
+        }
+        if !payload.is_empty() {
+            let text = format!("trainer/{from}: {} bytes follow the last section", payload.len());
+            return Err(RootCause::Damaged(text));
+        }
+        sections.insert(from, checked);
+    }
+    Ok(Staged { fence, sections, promised })
+}

@@ -1,0 +1,60 @@
+//! What can be wrong with what a caller hands to a node.
+
+use driftless_runtime::HostError;
+use driftless_runtime::device::DeviceError;
+use driftless_runtime::types::{ReplicaId, Version};
+use thiserror::Error;
+
+/// Why a node did not do what it was asked.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum NodeError {
+    /// The actors could not be started.
+    #[error(transparent)]
+    Host(#[from] HostError),
+    /// The plan has no such replica.
+    #[error("the plan has no replica {found}, expected one below {replicas}")]
+    NoReplica {
+        /// The replica that was named.
+        found: ReplicaId,
+        /// How many the plan has.
+        replicas: usize,
+    },
+    /// A trainer or a replica was attached twice.
+    #[error("{what} is attached already")]
+    AttachedTwice {
+        /// What was attached.
+        what: String,
+    },
+    /// The number of ranks or tensors is not the plan's.
+    #[error("{what}: found {found}, expected {expected}")]
+    Count {
+        /// What was counted, and where.
+        what: String,
+        /// How many the caller gave.
+        found: usize,
+        /// How many the plan has.
+        expected: usize,
+    },
+    /// A buffer is not as long as the plan says.
+    #[error("{tensor}: the buffer has {found} values, expected {expected}")]
+    BufferLength {
+        /// Rank and name of the tensor.
+        tensor: String,
+        /// Its length.
+        found: u64,
+        /// The plan's.
+        expected: u64,
+    },
+    /// Versions only grow.
+    #[error("version {found} was reported, expected one above {last}")]
+    VersionNotGrowing {
+        /// The version that was reported.
+        found: Version,
+        /// The one before it.
+        last: Version,
+    },
+    /// The device refused the memory.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}

@@ -1,0 +1,98 @@
+//! The rollout's side of the API.
+
+use driftless_runtime::Shared;
+use driftless_runtime::binding::HookError;
+use driftless_runtime::device::WordBuffer;
+use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
+use std::sync::Arc;
+
+/// The live weights of one replica, owned by the caller.
+pub struct RolloutMemory {
+    /// Per rank of the replica, per tensor of the rank: 16-bit words, two per FP32 element, low half first.
+    pub ranks: Vec<Vec<WordBuffer>>,
+}
+
+/// What a replica serves: enough to salt a prefix cache with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Serving {
+    /// The training run.
+    pub run: RunId,
+    /// The epoch in which the version was committed.
+    pub epoch: Epoch,
+    /// The version.
+    pub version: Version,
+}
+
+/// The handle of one replica.
+pub struct Rollout {
+    shared: Arc<Shared>,
+    replica: ReplicaId,
+}
+
+impl Rollout {
+    pub(crate) const fn new(shared: Arc<Shared>, replica: ReplicaId) -> Self {
+        Self { shared, replica }
+    }
+
+    fn binding(&self) -> Option<Arc<driftless_runtime::binding::ReplicaBinding>> {
+        self.shared.registry.replica(self.replica)
+    }
+
+    /// What the replica serves now.
+    #[must_use]
+    pub fn version(&self) -> Serving {
+        let serving = self.binding().map(|replica| *replica.serving().borrow());
+        let (epoch, version) = serving.unwrap_or_default();
+        Serving { run: self.shared.options.run, epoch, version }
+    }
+
+    /// Waits until the replica serves `at_least` this version.
+    pub async fn wait_for(&self, at_least: Version) -> Serving {
+        if let Some(replica) = self.binding() {
+            // The channel lives in the binding, which outlives every actor.
+            let _ = replica.serving().wait_for(|(_, version)| *version >= at_least).await;
+        }
+        self.version()
+    }
+
+    /// Sets the hook that is called once per replica before live weights are written; it must drain or hold requests.
+    pub fn on_pause<F, R>(&self, hook: F)
+    where
+        F: Fn(Version) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        if let Some(replica) = self.binding() {
+            replica.set_on_pause(Arc::new(move |version| Box::pin(hook(version))));
+        }
+    }
+
+    /// Sets the hook that is called once per replica after the weights were written, or taken back.
+    pub fn on_resume<F, R>(&self, hook: F)
+    where
+        F: Fn(Version) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        if let Some(replica) = self.binding() {
+            replica.set_on_resume(Arc::new(move |version| Box::pin(hook(version))));
+        }
+    }
+
+    /// Per receiver its name and the digest of all its live weights, hashed anew: what is in memory, not what is
+    /// remembered. Waits for an open attempt to release the weights.
+    pub async fn digests(&self) -> Vec<(String, Digest)> {
+        let mut digests = Vec::new();
+        let plans = self.shared.plan.replicas().iter().filter(|plan| plan.id == self.replica);
+        for receiver in plans.flat_map(|plan| &plan.receivers) {
+            let Some(binding) = self.shared.registry.receiver(receiver.id) else { continue };
+            let token = binding.token().await;
+            let hashed = receiver.tensors.iter().zip(&binding.memory).map(|(tensor, buffer)| {
+                let params = self.shared.plan.params();
+                self.shared.device.digest(&buffer.read(), tensor, params, &self.shared.keys)
+            });
+            // The binding was made from this plan and these buffers: the device has accepted them before.
+            digests.push((receiver.name.clone(), hashed.flatten().sum()));
+            drop(token);
+        }
+        digests
+    }
+}
