@@ -53,6 +53,9 @@ impl DigestKeys {
     }
 
     /// The digest of consecutive words of a parameter, the first of which is word `first_word`.
+    ///
+    /// Inlined, so that a caller compiled for wider vectors gets a sum over wider vectors.
+    #[inline(always)]
     #[must_use]
     pub fn words(&self, p: ParamId, first_word: u64, words: &[u16]) -> Digest {
         let (block, offset) = split(first_word);
@@ -79,15 +82,20 @@ impl DigestKeys {
     }
 
     /// The digest of words within one block.
+    #[inline(always)]
     fn block(&self, p: ParamId, block: u64, offset: usize, words: &[u16]) -> Digest {
         if words.is_empty() {
             return Digest::ZERO;
         }
-        let sums = self.words.each_ref().map(|keys| dot(&keys[offset..], words));
+        let mut sums = [0; LANES];
+        for (sum, keys) in sums.iter_mut().zip(self.words.iter()) {
+            *sum = dot(&keys[offset..], words);
+        }
         scaled(self.scale(p, block), sums)
     }
 
     /// The scale factors of a block of 1024 words.
+    #[inline]
     fn scale(&self, p: ParamId, block: u64) -> [u32; LANES] {
         let position = ((u64::from(p.0) << 32) | block).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let [first, second] = self.seeds.map(|seed| mix(seed.wrapping_add(position)));
@@ -140,12 +148,14 @@ impl DigestCursor<'_> {
         }
     }
 
+    #[inline]
     fn enter(&mut self, block: u64) {
         self.flush();
         self.block = Some(block);
         self.scale = self.keys.scale(self.param, block);
     }
 
+    #[inline]
     fn flush(&mut self) {
         self.digest += scaled(self.scale, self.sums);
         self.sums = [0; LANES];
@@ -160,11 +170,13 @@ const fn split(word_index: u64) -> (u64, usize) {
 }
 
 /// The unscaled sum of one lane; a multiply-add over pairs, which compilers vectorize.
+#[inline(always)]
 fn dot(keys: &[i16], words: &[u16]) -> u32 {
     let products = keys.iter().zip(words).map(|(&key, &word)| i32::from(key) * i32::from(word.cast_signed()));
     products.fold(0i32, i32::wrapping_add).cast_unsigned()
 }
 
+#[inline]
 fn scaled(scale: [u32; LANES], sums: [u32; LANES]) -> Digest {
     let mut lanes = sums;
     for (lane, factor) in lanes.iter_mut().zip(scale) {
@@ -174,12 +186,14 @@ fn scaled(scale: [u32; LANES], sums: [u32; LANES]) -> Digest {
 }
 
 /// The finalizer of splitmix64.
+#[inline]
 pub(crate) const fn mix(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
 
+#[inline]
 #[expect(clippy::cast_possible_truncation, reason = "the low half is asked for")]
 const fn low_half(value: u64) -> u32 {
     value as u32

@@ -165,7 +165,7 @@ impl Rule {
     #[inline]
     #[must_use]
     pub fn is_certified_unchanged(&self, x: f32, m: f32, v: f32) -> bool {
-        self.certifies(self.decay, self.family.cast(), x, m, v)
+        self.certifies(self.family.cast(), self.decay, x, m, v)
     }
 
     /// The update of an element before any decay: `lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps)`.
@@ -193,34 +193,39 @@ impl Rule {
 
     /// One bit per element of up to 64, lowest first: set where the element is *not* certified and must be sent.
     /// Equal to [`Self::is_certified_unchanged`] bit for bit, and several times as fast over long slices.
+    /// Inlined, so that a caller compiled for wider vectors gets wider vectors.
     ///
     /// # Panics
     /// If the three slices differ in length or are longer than 64.
+    #[inline(always)]
     #[must_use]
     pub fn send_mask(&self, x: &[f32], m: &[f32], v: &[f32]) -> u64 {
         assert!(
             x.len() == m.len() && x.len() == v.len() && x.len() <= 64,
             "three slices of one length, at most 64"
         );
+        // Each form as a literal, so that the inlined loop has no branch left in it and is vectorized.
         match (self.family.cast(), self.decay) {
-            (Cast::NearestEven, Decay::Absent) => self.mask(Decay::Absent, Cast::NearestEven, x, m, v),
+            (Cast::NearestEven, Decay::Absent) => self.mask(Cast::NearestEven, Decay::Absent, x, m, v),
             (Cast::NearestEven, Decay::Multiplied) => {
-                self.mask(Decay::Multiplied, Cast::NearestEven, x, m, v)
+                self.mask(Cast::NearestEven, Decay::Multiplied, x, m, v)
             }
-            (Cast::NearestEven, Decay::Unknown) => self.mask(Decay::Unknown, Cast::NearestEven, x, m, v),
-            (Cast::NearestEven, Decay::Double) => self.mask(Decay::Double, Cast::NearestEven, x, m, v),
-            (Cast::NearestEven, Decay::Inside) => self.mask(Decay::Inside, Cast::NearestEven, x, m, v),
-            (Cast::NearestEven, Decay::After) => self.mask(Decay::After, Cast::NearestEven, x, m, v),
-            (cast, decay) => self.mask(decay, cast, x, m, v),
+            (Cast::NearestEven, Decay::Unknown) => self.mask(Cast::NearestEven, Decay::Unknown, x, m, v),
+            (Cast::NearestEven, Decay::Double) => self.mask(Cast::NearestEven, Decay::Double, x, m, v),
+            (Cast::NearestEven, Decay::Inside) => self.mask(Cast::NearestEven, Decay::Inside, x, m, v),
+            (Cast::NearestEven, Decay::Fused) => self.mask(Cast::NearestEven, Decay::Fused, x, m, v),
+            (Cast::NearestEven, Decay::After) => self.mask(Cast::NearestEven, Decay::After, x, m, v),
+            (Cast::HalfAway, Decay::Absent) => self.mask(Cast::HalfAway, Decay::Absent, x, m, v),
+            (Cast::HalfAway, Decay::Inside) => self.mask(Cast::HalfAway, Decay::Inside, x, m, v),
+            (cast, decay) => self.mask(cast, decay, x, m, v),
         }
     }
 
-    /// Inlined with literal forms, so that the loop has no branch left in it and is vectorized.
     #[inline(always)]
-    fn mask(&self, decay: Decay, cast: Cast, x: &[f32], m: &[f32], v: &[f32]) -> u64 {
+    fn mask(&self, cast: Cast, decay: Decay, x: &[f32], m: &[f32], v: &[f32]) -> u64 {
         let mut send = [0u8; 64];
         for (((flag, &x), &m), &v) in send.iter_mut().zip(x).zip(m).zip(v) {
-            *flag = u8::from(!self.certifies(decay, cast, x, m, v));
+            *flag = u8::from(!self.certifies(cast, decay, x, m, v));
         }
         // Eight flags to eight bits: the multiplication moves flag i to bit 56 + i, where nothing else lands.
         let eights = send.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight));
@@ -229,7 +234,7 @@ impl Rule {
     }
 
     #[inline(always)]
-    fn certifies(&self, decay: Decay, cast: Cast, x: f32, m: f32, v: f32) -> bool {
+    fn certifies(&self, cast: Cast, decay: Decay, x: f32, m: f32, v: f32) -> bool {
         let u = self.update(m, v);
         let e = self.update_error(decay, x, u);
         let edges = cast.edges(x);
