@@ -61,6 +61,7 @@ pub trait Transport: Send + Sync + 'static {
     /// its bytes. Does nothing if the exchange is over, or if its fence is another.
     fn abort(&self, fence: &Fence);
 
-    /// The exchange is over: forgets what it left. A transfer that still comes fails with [`TransportError::Over`].
+    /// The exchange is over for all of its members: forgets what it left. A transfer that still waits or comes fails
+    /// with [`TransportError::Over`], so it is called by the one who knows that every member is done.
     fn retire(&self, fence: &Fence);
 }
