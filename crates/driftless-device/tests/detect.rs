@@ -1,4 +1,5 @@
 //! Detection against a plain loop over the elements, written without any of the crate's code.
+#![allow(clippy::cast_possible_truncation, reason = "test data are small")]
 
 mod support;
 
@@ -11,7 +12,7 @@ use driftless_types::{Digest, Dtype, ParamId};
 use std::sync::atomic::AtomicBool;
 use support::{RUN, Rng, State, canonical, param, served, usual_rule};
 
-const RUNNING: AtomicBool = AtomicBool::new(false);
+static RUNNING: AtomicBool = AtomicBool::new(false);
 
 fn params() -> Vec<ParamMeta> {
     vec![

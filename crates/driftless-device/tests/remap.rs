@@ -1,4 +1,5 @@
 //! Remap and gather against brute force over random boxes.
+#![allow(clippy::cast_possible_truncation, reason = "test data are small")]
 
 mod support;
 

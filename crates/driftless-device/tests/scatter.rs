@@ -1,4 +1,5 @@
 //! Scatter, undo and digests over random destinations.
+#![allow(clippy::cast_possible_truncation, reason = "test data are small")]
 
 mod support;
 

@@ -6,7 +6,7 @@
 //! size of the tensor is made but the changes themselves.
 
 use super::gather::halves;
-use super::kernels::{BLOCK_ELEMENTS, Kernels, Mask};
+use super::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Stepped};
 use super::spans::{Area, SpanWalk, check_cuts, param_of};
 use crate::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
@@ -98,7 +98,8 @@ impl Pass<'_> {
         while !rest.is_empty() {
             let span = walk.next_span(rest.len() / each);
             let (head, tail) = rest.split_at(span.len * each);
-            cells[span.cell] += self.keys.words(part.piece.param, span.element * each as u64, head);
+            let first_word = span.element * each as u64;
+            cells[span.cell] += (self.kernels.digest)(self.keys, part.piece.param, first_word, head);
             rest = tail;
         }
     }
@@ -127,7 +128,8 @@ impl Judge<'_> {
             Self::Rule { rule, exp_avg, exp_avg_sq } => {
                 let (m, v) = (&exp_avg[range.clone()], &exp_avg_sq[range]);
                 let mut mask = Mask::default();
-                let is_within = (kernels.invert)(rule, x, m, v, &mut mask);
+                let block = Stepped { master: x, exp_avg: m, exp_avg_sq: v };
+                let is_within = (kernels.invert)(rule, block, &mut mask);
                 Verdict { mask, exceeded: if is_within { None } else { worst_update(rule, m, v) } }
             }
             Self::Compare { previous } => {

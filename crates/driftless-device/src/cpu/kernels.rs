@@ -7,7 +7,8 @@
     expect(unsafe_code, reason = "calls of code for instruction sets found at start")
 )]
 
-use driftless_numerics::{Rule, bf16};
+use driftless_numerics::{DigestKeys, Rule, bf16};
+use driftless_types::{Digest, ParamId};
 
 /// Elements that are judged, listed and digested together: their bits and masks fit the first-level cache.
 pub(super) const BLOCK_ELEMENTS: usize = 1024;
@@ -17,6 +18,14 @@ const GROUP: usize = 64;
 /// One bit per element of a block, bit `k % 64` of word `k / 64`: set if the element must be sent.
 pub(super) type Mask = [u64; BLOCK_ELEMENTS / GROUP];
 
+/// The optimizer's state of a block after a step: three slices of one length.
+#[derive(Clone, Copy)]
+pub(super) struct Stepped<'a> {
+    pub(super) master: &'a [f32],
+    pub(super) exp_avg: &'a [f32],
+    pub(super) exp_avg_sq: &'a [f32],
+}
+
 /// The loops of one instruction set, over blocks of at most [`BLOCK_ELEMENTS`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernels {
@@ -25,14 +34,16 @@ pub(super) struct Kernels {
     /// Served BF16 bits of masters.
     pub(super) cast: fn(&[f32], &mut [u16]),
     /// Marks what the rule does not certify; says whether all updates are within its bound.
-    pub(super) invert: fn(&Rule, &[f32], &[f32], &[f32], &mut Mask) -> bool,
+    pub(super) invert: fn(&Rule, Stepped<'_>, &mut Mask) -> bool,
     /// Marks what differs from the previous bits, and replaces them.
     pub(super) compare: fn(&[u16], &mut [u16], &mut Mask),
+    /// The digest of consecutive words of a parameter.
+    pub(super) digest: fn(&DigestKeys, ParamId, u64, &[u16]) -> Digest,
 }
 
 impl Kernels {
     /// The portable loops.
-    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare };
+    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare, digest };
 
     /// The widest instruction set of this machine.
     pub(super) fn detect() -> Self {
@@ -52,30 +63,55 @@ fn cast(x: &[f32], bits: &mut [u16]) {
 }
 
 #[inline(always)]
-fn invert(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
+fn invert(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
+    // Groups of known length, so that the loops inside have no remainder.
+    let (xs, x) = block.master.as_chunks::<GROUP>();
+    let (ms, m) = block.exp_avg.as_chunks::<GROUP>();
+    let (vs, v) = block.exp_avg_sq.as_chunks::<GROUP>();
     let mut all_within = true;
-    for (((marks, x), m), v) in mask.iter_mut().zip(x.chunks(GROUP)).zip(m.chunks(GROUP)).zip(v.chunks(GROUP))
-    {
-        let mut flags = [0; GROUP];
-        for (((flag, &x), &m), &v) in flags.iter_mut().zip(x).zip(m).zip(v) {
-            *flag = u8::from(!rule.is_certified_unchanged(x, m, v));
-            all_within &= rule.update_within_bound(m, v);
-        }
-        *marks = pack(&flags);
+    for (((marks, x), m), v) in mask.iter_mut().zip(xs).zip(ms).zip(vs) {
+        *marks = rule.send_mask(x, m, v);
+        all_within &= are_within(rule, m, v);
+    }
+    if !x.is_empty() {
+        mask[xs.len()] = rule.send_mask(x, m, v);
+        all_within &= are_within(rule, m, v);
     }
     all_within
 }
 
 #[inline(always)]
+fn are_within(rule: &Rule, m: &[f32], v: &[f32]) -> bool {
+    m.iter().zip(v).fold(true, |within, (&m, &v)| within & rule.update_within_bound(m, v))
+}
+
+#[inline(always)]
 fn compare(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
-    for ((marks, bits), previous) in mask.iter_mut().zip(bits.chunks(GROUP)).zip(previous.chunks_mut(GROUP)) {
-        let mut flags = [0; GROUP];
-        for ((flag, &new), &old) in flags.iter_mut().zip(bits).zip(previous.iter()) {
-            *flag = u8::from(new != old);
-        }
-        previous.copy_from_slice(bits);
-        *marks = pack(&flags);
+    let (groups, bits) = bits.as_chunks::<GROUP>();
+    let (old_groups, previous) = previous.as_chunks_mut::<GROUP>();
+    for ((marks, bits), previous) in mask.iter_mut().zip(groups).zip(old_groups) {
+        *marks = differences(bits, previous);
+        *previous = *bits;
     }
+    if !bits.is_empty() {
+        mask[groups.len()] = differences(bits, previous);
+        previous.copy_from_slice(bits);
+    }
+}
+
+/// One bit for each of at most 64 words that differ.
+#[inline(always)]
+fn differences(new: &[u16], old: &[u16]) -> u64 {
+    let mut flags = [0; GROUP];
+    for ((flag, new), old) in flags.iter_mut().zip(new).zip(old) {
+        *flag = u8::from(new != old);
+    }
+    pack(&flags)
+}
+
+#[inline(always)]
+fn digest(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
+    keys.words(param, first_word, words)
 }
 
 /// Bytes that are 0 or 1 as bits, the first one lowest.
@@ -92,7 +128,7 @@ fn pack(flags: &[u8; GROUP]) -> u64 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Kernels, Mask, Rule};
+    use super::{Digest, DigestKeys, Kernels, Mask, ParamId, Rule, Stepped};
 
     pub(super) fn detect() -> Option<Kernels> {
         if is_x86_feature_detected!("avx512f")
@@ -110,9 +146,11 @@ mod x86 {
         // SAFETY: `detect` gives this table only to machines that have the features.
         cast: |x, bits| unsafe { cast_avx512(x, bits) },
         // SAFETY: as above.
-        invert: |rule, x, m, v, mask| unsafe { invert_avx512(rule, x, m, v, mask) },
+        invert: |rule, block, mask| unsafe { invert_avx512(rule, block, mask) },
         // SAFETY: as above.
         compare: |bits, previous, mask| unsafe { compare_avx512(bits, previous, mask) },
+        // SAFETY: as above.
+        digest: |keys, param, first_word, words| unsafe { digest_avx512(keys, param, first_word, words) },
     };
 
     const AVX2: Kernels = Kernels {
@@ -120,9 +158,11 @@ mod x86 {
         // SAFETY: `detect` gives this table only to machines that have the feature.
         cast: |x, bits| unsafe { cast_avx2(x, bits) },
         // SAFETY: as above.
-        invert: |rule, x, m, v, mask| unsafe { invert_avx2(rule, x, m, v, mask) },
+        invert: |rule, block, mask| unsafe { invert_avx2(rule, block, mask) },
         // SAFETY: as above.
         compare: |bits, previous, mask| unsafe { compare_avx2(bits, previous, mask) },
+        // SAFETY: as above.
+        digest: |keys, param, first_word, words| unsafe { digest_avx2(keys, param, first_word, words) },
     };
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -131,13 +171,18 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn invert_avx512(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
-        super::invert(rule, x, m, v, mask)
+    fn invert_avx512(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
+        super::invert(rule, block, mask)
     }
 
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
     fn compare_avx512(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
         super::compare(bits, previous, mask);
+    }
+
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+    fn digest_avx512(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
+        super::digest(keys, param, first_word, words)
     }
 
     #[target_feature(enable = "avx2")]
@@ -146,13 +191,18 @@ mod x86 {
     }
 
     #[target_feature(enable = "avx2")]
-    fn invert_avx2(rule: &Rule, x: &[f32], m: &[f32], v: &[f32], mask: &mut Mask) -> bool {
-        super::invert(rule, x, m, v, mask)
+    fn invert_avx2(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
+        super::invert(rule, block, mask)
     }
 
     #[target_feature(enable = "avx2")]
     fn compare_avx2(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
         super::compare(bits, previous, mask);
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn digest_avx2(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
+        super::digest(keys, param, first_word, words)
     }
 }
 

@@ -111,7 +111,7 @@ impl<'a> Scatter<'a> {
             let start = self.target.element(&self.area, k) * each;
             let new = &words[k * each..(k + len) * each];
             let old = &mut dst[start..start + len * each];
-            scattered.changed += count_changed(old, new, each);
+            scattered.changed += count_changed(self.fragment.dtype, old, new);
             scattered.delta += self.digest_delta(&mut walk, old, new);
             // DV-2: in the log before it is overwritten.
             undo.record_run(start, old);
@@ -190,7 +190,14 @@ impl PlaceWalk<'_> {
     }
 }
 
-/// How many elements of `each` words differ.
-fn count_changed(old: &[u16], new: &[u16], each: usize) -> u64 {
-    old.chunks_exact(each).zip(new.chunks_exact(each)).filter(|(old, new)| old != new).count() as u64
+/// How many elements differ.
+fn count_changed(dtype: Dtype, old: &[u16], new: &[u16]) -> u64 {
+    let count = match dtype {
+        Dtype::Bf16 => old.iter().zip(new).filter(|(old, new)| old != new).count(),
+        Dtype::Fp32 => {
+            let (old, new) = (old.as_chunks::<2>().0, new.as_chunks::<2>().0);
+            old.iter().zip(new).filter(|(old, new)| old != new).count()
+        }
+    };
+    count as u64
 }

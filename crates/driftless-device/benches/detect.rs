@@ -1,0 +1,234 @@
+//! How much of a plain sum's bandwidth the kernels reach on one core: `cargo bench -p driftless-device`.
+//!
+//! Every arm is compared with a sum over the same bytes in the same run, the arms take turns, medians are printed.
+#![allow(clippy::print_stdout, reason = "a table on stdout is what a benchmark is for")]
+
+use driftless_device::{ChangeSource, Changes, CpuDevice, Detected, Device, PieceDiff, PieceRule, UndoLog};
+use driftless_layout::{Box2, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
+use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
+use driftless_types::{ChangeSet, Dtype, Fqn, ParamId, RunId, Shape};
+use std::hint::black_box;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+const ROWS: u64 = 12_288;
+const COLS: u64 = 4096;
+const ROUNDS: usize = 7;
+static RUNNING: AtomicBool = AtomicBool::new(false);
+
+struct Bench {
+    device: CpuDevice,
+    keys: DigestKeys,
+    params: Vec<ParamMeta>,
+    tensor: SourceTensor,
+    master: Vec<f32>,
+    exp_avg: Vec<f32>,
+    exp_avg_sq: Vec<f32>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let canonical = Box2::new(0, ROWS, 0, COLS);
+        let piece = Piece {
+            src_offset: 0,
+            param: ParamId(0),
+            canonical,
+            row_cuts: Vec::new(),
+            col_cuts: vec![COLS / 2],
+            first_cell: 0,
+        };
+        let n = ROWS * COLS;
+        let mut state = 1_u64;
+        let mut normal = || {
+            let mut sum = 0.0;
+            for _ in 0..4 {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                sum += (state >> 40) as f32 / (1 << 24) as f32 - 0.5;
+            }
+            // Within the bound of Adam's moments, which the gate checks.
+            (sum * 1.732_f32).clamp(-3.0, 3.0)
+        };
+        let master = (0..n).map(|_| 0.02 * normal()).collect();
+        let exp_avg: Vec<f32> = (0..n).map(|_| 1e-5 * normal()).collect();
+        let exp_avg_sq = (0..n).map(|_| 1e-9 * (1.0 + normal().abs())).collect();
+        Self {
+            device: CpuDevice::new(),
+            keys: DigestKeys::new(RunId([1; 16])),
+            params: vec![ParamMeta {
+                id: ParamId(0),
+                fqn: Fqn::from("w"),
+                shape: Shape::new([ROWS, COLS]),
+                dtype: Dtype::Bf16,
+            }],
+            tensor: SourceTensor { name: "w".into(), range: 0..n, pieces: vec![piece] },
+            master,
+            exp_avg,
+            exp_avg_sq,
+        }
+    }
+
+    fn detect(&self, source: ChangeSource<'_>) -> Detected {
+        self.device.detect(&self.tensor, &self.params, source, &self.keys, &RUNNING).expect("the plan fits")
+    }
+
+    fn invert(&self, rule: &PieceRule) -> Detected {
+        let rules = std::slice::from_ref(rule);
+        let (master, exp_avg, exp_avg_sq) = (&self.master[..], &self.exp_avg[..], &self.exp_avg_sq[..]);
+        self.detect(ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
+    }
+
+    fn fragment(&self) -> Fragment {
+        let run = SourceRun { tensor: 0, src_offset: 0, src_row_stride: COLS, box_row: 0, rows: ROWS };
+        Fragment {
+            index: 0,
+            param: ParamId(0),
+            dtype: Dtype::Bf16,
+            canonical: Box2::new(0, ROWS, 0, COLS / 2),
+            dst_tensor: 0,
+            dst_offset: 0,
+            dst_row_stride: COLS / 2,
+            sources: vec![run],
+            cells: vec![0],
+            first_in_replica: true,
+        }
+    }
+}
+
+fn rule(family: Family) -> PieceRule {
+    let hyper = Hyperparameters { lr: 1e-6, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+    let rule = Rule::new(&Fqn::from("w"), family, &GroupStep::new(100, hyper));
+    PieceRule::Rule(rule.expect("a usual step is invertible"))
+}
+
+/// Reads slices side by side and does next to nothing with them: the bandwidth that a pass could have.
+fn plain_sum(x: &[f32], m: &[f32], v: &[f32]) -> u32 {
+    let mut sums = [0_u32; 16];
+    let [x, m, v] = [x, m, v].map(|slice| slice.as_chunks::<16>().0);
+    for ((x, m), v) in x.iter().zip(m).zip(v) {
+        for (((sum, x), m), v) in sums.iter_mut().zip(x).zip(m).zip(v) {
+            *sum = sum.wrapping_add(x.to_bits()).wrapping_add(m.to_bits()).wrapping_add(v.to_bits());
+        }
+    }
+    sums.into_iter().fold(0, u32::wrapping_add)
+}
+
+fn plain_sum_of_masters(master: &[f32]) -> u32 {
+    let mut sums = [0_u32; 16];
+    for x in master.as_chunks::<16>().0 {
+        for (sum, x) in sums.iter_mut().zip(x) {
+            *sum = sum.wrapping_add(x.to_bits());
+        }
+    }
+    sums.into_iter().fold(0, u32::wrapping_add)
+}
+
+fn plain_sum_snapshot(master: &[f32], previous: &[u16]) -> u32 {
+    let mut sums = [0_u32; 16];
+    for (x, old) in master.as_chunks::<16>().0.iter().zip(previous.as_chunks::<16>().0) {
+        for ((sum, x), old) in sums.iter_mut().zip(x).zip(old) {
+            *sum = sum.wrapping_add(x.to_bits()).wrapping_add(u32::from(*old));
+        }
+    }
+    sums.into_iter().fold(0, u32::wrapping_add)
+}
+
+fn seconds(work: impl FnOnce()) -> f64 {
+    let start = Instant::now();
+    work();
+    start.elapsed().as_secs_f64()
+}
+
+fn median(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times[times.len() / 2]
+}
+
+/// Times two arms in turns; prints the first one's bandwidth and its share of the second's.
+fn compare(name: &str, bytes: u64, mut arm: impl FnMut(), mut floor: impl FnMut()) {
+    let mut times = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        times.1.push(seconds(&mut floor));
+        times.0.push(seconds(&mut arm));
+    }
+    let (arm, floor) = (median(times.0), median(times.1));
+    let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
+    println!(
+        "{name:<28} {:>6.2} GB/s  plain sum {:>6.2} GB/s  share {:>4.0} %",
+        rate(arm),
+        rate(floor),
+        100.0 * floor / arm
+    );
+}
+
+fn detection(bench: &Bench) {
+    let sum = || {
+        black_box(plain_sum(&bench.master, &bench.exp_avg, &bench.exp_avg_sq));
+    };
+    for family in [Family::Torch, Family::Agnostic] {
+        let rule = rule(family);
+        let found = bench.invert(&rule);
+        let share = found.changes.indices.len() as f64 / bench.master.len() as f64;
+        let name = format!("detect {family} ({:.2} %)", 100.0 * share);
+        compare(&name, 12 * ROWS * COLS, || drop(black_box(bench.invert(&rule))), sum);
+    }
+    compare(
+        "cast and digest alone",
+        4 * ROWS * COLS,
+        || drop(black_box(bench.invert(&PieceRule::Untouched))),
+        || {
+            black_box(plain_sum_of_masters(&bench.master));
+        },
+    );
+}
+
+fn snapshot(bench: &Bench) {
+    let mut previous: Vec<u16> = bench.master.iter().map(|&x| bf16::cast(x)).collect();
+    let stale = previous.clone();
+    compare(
+        "snapshot",
+        6 * ROWS * COLS,
+        || {
+            previous.iter_mut().step_by(100).for_each(|word| *word ^= 1);
+            let (master, diffs) = (&bench.master[..], &[PieceDiff::Compare][..]);
+            black_box(bench.detect(ChangeSource::Snapshot { master, previous: &mut previous, diffs }));
+        },
+        || {
+            black_box(plain_sum_snapshot(&bench.master, &stale));
+        },
+    );
+}
+
+/// Remap and scatter, in nanoseconds per changed element.
+fn after_detection(bench: &Bench) {
+    let changes: Vec<Changes> = vec![bench.invert(&rule(Family::Torch)).changes];
+    let fragment = bench.fragment();
+    let mut dst = vec![0; bench.master.len() / 2];
+    let mut undo = UndoLog::new();
+    let (mut remap, mut scatter, mut nnz) = (Vec::new(), Vec::new(), 0);
+    for _ in 0..ROUNDS {
+        let mut set = ChangeSet::All(Vec::new());
+        remap.push(seconds(|| set = bench.device.remap(&changes, &fragment).expect("the fragment fits")));
+        scatter.push(seconds(|| {
+            let done = bench.device.scatter(&mut dst, &fragment, COLS, &set, &bench.keys, &mut undo);
+            black_box(done.expect("the fragment fits"));
+        }));
+        nnz = set.nnz(0);
+        bench.device.undo(&mut dst, &mut undo).expect("the same tensor");
+    }
+    for (name, times) in [("remap (half of the columns)", remap), ("scatter, undo log, digest", scatter)] {
+        let per_change = median(times) / nnz as f64;
+        println!(
+            "{name:<28} {:>6.2} ns per change, {:>4.0} M changes/s",
+            1e9 * per_change,
+            1e-6 / per_change
+        );
+    }
+}
+
+fn main() {
+    let bench = Bench::new();
+    println!("{ROWS} x {COLS} elements, one core, {}, medians of {ROUNDS}", bench.device.name());
+    detection(&bench);
+    snapshot(&bench);
+    after_detection(&bench);
+}
