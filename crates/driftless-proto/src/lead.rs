@@ -4,6 +4,7 @@
 //! - **CM-3 (exclusive decisions).** A decision is taken once; from then on it is only repeated.
 //! - **CM-11 (every attempt ends).** Every wait before the decision has a deadline; the decision is repeated until
 //!   every receiver has acknowledged it.
+//! - **CM-5 (fencing).** A lead ignores every coordinator older than the newest it has heard of.
 //!
 //! Between pause and resume nothing waits for the coordinator or for a sender: their death cannot keep an engine
 //! paused. A restarted lead takes a higher incarnation and asks every receiver for its phase: if all have applied
@@ -103,6 +104,8 @@ pub struct Lead {
     members: BTreeSet<ReceiverId>,
     options: LeadOptions,
     repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+    /// The newest coordinator it has heard of.
+    promised: Epoch,
     state: State,
 }
 
@@ -150,7 +153,7 @@ impl Lead {
     ) -> (Self, Vec<Command>) {
         let commands = members.iter().map(|&member| Command::Tell(member, FromLead::AskPhase)).collect();
         let state = State::Recovering { engine, answers: BTreeMap::new() };
-        (Self { members, options, repair: BTreeMap::new(), state }, commands)
+        (Self { members, options, repair: BTreeMap::new(), promised: Epoch::default(), state }, commands)
     }
 
     /// Tensors that failed their digest and were not repaired yet.
@@ -168,6 +171,12 @@ impl Lead {
     /// Takes one event. Events of attempts that are over change nothing.
     #[must_use]
     pub fn handle(mut self, event: Event) -> (Self, Vec<Command>) {
+        if let Some(epoch) = coordinator_of(&event) {
+            if epoch < self.promised {
+                return (self, Vec::new()); // CM-5: a word that an older coordinator sent before it died
+            }
+            self.promised = epoch;
+        }
         self.note_mismatch(&event);
         let state = std::mem::replace(&mut self.state, State::Resting);
         let (state, commands) = match event {
@@ -434,6 +443,14 @@ impl Lead {
     fn lead_id(&self) -> ReceiverId {
         // A replica has at least one receiver: the plan refuses an empty one.
         self.members.first().copied().unwrap_or_default()
+    }
+}
+
+const fn coordinator_of(event: &Event) -> Option<Epoch> {
+    match event {
+        Event::Begin(fence) | Event::Abort(fence, _) => Some(fence.epoch),
+        Event::NewEpoch(epoch) => Some(*epoch),
+        Event::Member(..) | Event::Paused(..) | Event::Resumed | Event::TimerFired(_) => None,
     }
 }
 

@@ -1,0 +1,4 @@
+//! The transitions of each machine, one file a machine; the names of the tests carry the ids they pin.
+
+mod lead;
+mod words;

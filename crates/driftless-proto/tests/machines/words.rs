@@ -1,0 +1,33 @@
+//! Fences and members that every test speaks of.
+
+use driftless_proto::{Cause, RootCause};
+use driftless_types::{
+    Attempt, Epoch, Fence, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
+};
+
+pub fn epoch(counter: u64) -> Epoch {
+    Epoch { counter, incarnation: 7 }
+}
+
+/// Attempt `attempt` at version `version` in epoch `counter`.
+pub fn fence(counter: u64, attempt: u32, version: u64) -> Fence {
+    Fence {
+        run: RunId::default(),
+        epoch: epoch(counter),
+        attempt: Attempt(attempt),
+        version: Version(version),
+        plan: PlanDigest::default(),
+    }
+}
+
+pub fn receiver(replica: u32, rank: u32) -> ReceiverId {
+    ReceiverId { replica: ReplicaId(replica), rank }
+}
+
+pub fn sender(id: u32) -> Member {
+    Member::Sender(SenderId(id))
+}
+
+pub fn died(replica: u32, rank: u32) -> Cause {
+    Cause::at(receiver(replica, rank), RootCause::Died)
+}
