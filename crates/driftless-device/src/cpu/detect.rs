@@ -5,20 +5,19 @@
 //! Each piece is read once, block by block. A block's served bits and its bitmask live on the stack; nothing of the
 //! size of the tensor is made but the changes themselves.
 
-use super::gather::halves;
-use super::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Stepped};
+use super::gather::split;
+use super::kernels::{BLOCK_ELEMENTS, Hasher, Kernels, Mask, Stepped};
 use super::spans::{Area, SpanWalk, check_cuts, param_of};
 use crate::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
-use driftless_numerics::{DigestKeys, Rule};
+use driftless_numerics::Rule;
 use driftless_types::{Digest, Dtype, index_of};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The places that one call works with, so that the loops below take few arguments.
 pub(super) struct Pass<'a> {
-    pub(super) kernels: &'a Kernels,
-    pub(super) keys: &'a DigestKeys,
+    pub(super) hasher: Hasher<'a>,
     pub(super) cancel: &'a AtomicBool,
 }
 
@@ -79,8 +78,8 @@ impl Pass<'_> {
             match part.dtype {
                 Dtype::Fp32 => split(x, words),
                 Dtype::Bf16 => {
-                    (self.kernels.cast)(x, words);
-                    let verdict = judge.block(self.kernels, start, x, words);
+                    (self.hasher.kernels.cast)(x, words);
+                    let verdict = judge.block(self.hasher.kernels, start, x, words);
                     exceeded = larger(exceeded, verdict.exceeded);
                     push_marked(&verdict.mask, part.source.start + start, words, changes);
                 }
@@ -99,7 +98,7 @@ impl Pass<'_> {
             let span = walk.next_span(rest.len() / each);
             let (head, tail) = rest.split_at(span.len * each);
             let first_word = span.element * each as u64;
-            cells[span.cell] += (self.kernels.digest)(self.keys, part.piece.param, first_word, head);
+            cells[span.cell] += self.hasher.words(part.piece.param, first_word, head);
             rest = tail;
         }
     }
@@ -172,13 +171,6 @@ fn judge_of<'a>(source: &'a mut ChangeSource<'_>, index: usize, part: &Part<'_>)
             PieceDiff::Compare => (master, Judge::Compare { previous: &mut previous[range] }),
             PieceDiff::Dense => (master, Judge::Replace { previous: &mut previous[range] }),
         },
-    }
-}
-
-/// FP32 elements as words, low half first.
-fn split(x: &[f32], words: &mut [u16]) {
-    for (pair, &x) in words.as_chunks_mut::<2>().0.iter_mut().zip(x) {
-        *pair = halves(x);
     }
 }
 

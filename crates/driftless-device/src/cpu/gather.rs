@@ -1,13 +1,17 @@
 //! A whole fragment out of the masters.
 
+use super::kernels::Kernels;
 use super::remap::{Run, name_of, runs_of};
 use crate::DeviceError;
 use driftless_layout::Fragment;
-use driftless_numerics::bf16;
 use driftless_types::{ChangeSet, Dtype, index_of};
 
 /// Every element of a fragment, in order, as served words.
-pub(super) fn gather(masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
+pub(super) fn gather(
+    kernels: &Kernels,
+    masters: &[&[f32]],
+    fragment: &Fragment,
+) -> Result<ChangeSet, DeviceError> {
     let runs = runs_of(fragment, masters.len())?;
     for run in &runs {
         let (found, limit) = (run.source().end as u64, masters[run.tensor].len() as u64);
@@ -15,10 +19,14 @@ pub(super) fn gather(masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSe
             return Err(DeviceError::Misfit { what: "a run's end", name: name_of(fragment), found, limit });
         }
     }
-    let mut words = Vec::with_capacity(index_of(fragment.elements()) * fragment.dtype.words());
-    for run in &runs {
-        for row in rows_of(run, masters[run.tensor]) {
-            push_served(fragment.dtype, row, &mut words);
+    let mut words = vec![0; index_of(fragment.elements()) * fragment.dtype.words()];
+    let mut rest = &mut words[..];
+    for row in runs.iter().flat_map(|run| rows_of(run, masters[run.tensor])) {
+        let served;
+        (served, rest) = rest.split_at_mut(row.len() * fragment.dtype.words());
+        match fragment.dtype {
+            Dtype::Bf16 => (kernels.cast)(row, served),
+            Dtype::Fp32 => split(row, served),
         }
     }
     Ok(ChangeSet::All(words))
@@ -34,16 +42,11 @@ fn rows_of<'a>(run: &Run, master: &'a [f32]) -> impl Iterator<Item = &'a [f32]> 
     master[run.source()].chunks(stride).map(move |row| &row[..width])
 }
 
-fn push_served(dtype: Dtype, row: &[f32], words: &mut Vec<u16>) {
-    match dtype {
-        Dtype::Bf16 => words.extend(row.iter().map(|&x| bf16::cast(x))),
-        Dtype::Fp32 => words.extend(row.iter().flat_map(|&x| halves(x))),
-    }
-}
-
-/// The two words of a served FP32 element, low half first.
+/// FP32 elements as words, low half first.
 #[expect(clippy::cast_possible_truncation, reason = "halves of 32 bits")]
-pub(super) const fn halves(x: f32) -> [u16; 2] {
-    let bits = x.to_bits();
-    [bits as u16, (bits >> 16) as u16]
+pub(super) fn split(elements: &[f32], words: &mut [u16]) {
+    for (pair, x) in words.as_chunks_mut::<2>().0.iter_mut().zip(elements) {
+        let bits = x.to_bits();
+        *pair = [bits as u16, (bits >> 16) as u16];
+    }
 }

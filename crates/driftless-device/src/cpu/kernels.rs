@@ -47,11 +47,29 @@ impl Kernels {
 
     /// The widest instruction set of this machine.
     pub(super) fn detect() -> Self {
+        Self::available().into_iter().flatten().next().unwrap_or(Self::PORTABLE)
+    }
+
+    /// Those of this machine beside the portable one, widest first.
+    fn available() -> [Option<Self>; 2] {
         #[cfg(target_arch = "x86_64")]
-        if let Some(kernels) = x86::detect() {
-            return kernels;
-        }
-        Self::PORTABLE
+        return x86::available();
+        #[cfg(not(target_arch = "x86_64"))]
+        [None; 2]
+    }
+}
+
+/// A run's digest keys and the loop that uses them.
+#[derive(Clone, Copy)]
+pub(super) struct Hasher<'a> {
+    pub(super) kernels: &'a Kernels,
+    pub(super) keys: &'a DigestKeys,
+}
+
+impl Hasher<'_> {
+    /// The digest of consecutive words of a parameter, the first of which is number `first_word`.
+    pub(super) fn words(&self, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
+        (self.kernels.digest)(self.keys, param, first_word, words)
     }
 }
 
@@ -130,20 +148,17 @@ fn pack(flags: &[u8; GROUP]) -> u64 {
 mod x86 {
     use super::{Digest, DigestKeys, Kernels, Mask, ParamId, Rule, Stepped};
 
-    pub(super) fn detect() -> Option<Kernels> {
-        if is_x86_feature_detected!("avx512f")
+    pub(super) fn available() -> [Option<Kernels>; 2] {
+        let has_avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-        {
-            return Some(AVX512);
-        }
-        is_x86_feature_detected!("avx2").then_some(AVX2)
+            && is_x86_feature_detected!("avx512vl");
+        [has_avx512.then_some(AVX512), is_x86_feature_detected!("avx2").then_some(AVX2)]
     }
 
     const AVX512: Kernels = Kernels {
         name: "cpu (avx512)",
-        // SAFETY: `detect` gives this table only to machines that have the features.
+        // SAFETY: `available` gives this table only to machines that have the features.
         cast: |x, bits| unsafe { cast_avx512(x, bits) },
         // SAFETY: as above.
         invert: |rule, block, mask| unsafe { invert_avx512(rule, block, mask) },
@@ -155,7 +170,7 @@ mod x86 {
 
     const AVX2: Kernels = Kernels {
         name: "cpu (avx2)",
-        // SAFETY: `detect` gives this table only to machines that have the feature.
+        // SAFETY: `available` gives this table only to machines that have the feature.
         cast: |x, bits| unsafe { cast_avx2(x, bits) },
         // SAFETY: as above.
         invert: |rule, block, mask| unsafe { invert_avx2(rule, block, mask) },
@@ -209,6 +224,78 @@ mod x86 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use driftless_numerics::{Family, GroupStep, Hyperparameters};
+    use driftless_types::{Fqn, RunId};
+
+    /// Bit patterns of every kind: a step through all exponents, both signs, NaN and infinities among them.
+    fn patterns(count: u32, stride: u32) -> Vec<f32> {
+        (0..count).map(|k| f32::from_bits(k.wrapping_mul(stride).rotate_left(k % 7))).collect()
+    }
+
+    /// Moments of a usual size, so that the rule has something to decide.
+    fn usual(count: u32, scale: f32) -> Vec<f32> {
+        (0..count).map(|k| scale * f32::from_bits(0x3f80_0000 | (k.wrapping_mul(0x9E37_79B9) >> 9))).collect()
+    }
+
+    fn rule(family: Family) -> Rule {
+        let hyper = Hyperparameters { lr: 1e-5, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+        Rule::new(&Fqn::from("w"), family, &GroupStep::new(9, hyper)).expect("a usual step")
+    }
+
+    #[test]
+    fn every_instruction_set_gives_the_bits_of_the_scalar_rule() {
+        for count in [0, 1, 63, 64, 65, 1000, 1024] {
+            let wild =
+                [patterns(count, 0x0123_4567), patterns(count, 0x0765_4321), patterns(count, 0x0bad_cafe)];
+            let tame = [usual(count, 0.01), usual(count, 1e-4), usual(count, 1e-8)];
+            for kernels in Kernels::available().into_iter().flatten().chain([Kernels::PORTABLE]) {
+                for [x, m, v] in [&wild, &tame] {
+                    let master_bits = check_cast(&kernels, x);
+                    check_compare(&kernels, &master_bits);
+                    check_digest(&kernels, &master_bits);
+                    let block = Stepped { master: x, exp_avg: m, exp_avg_sq: v };
+                    Family::ALL.iter().for_each(|&family| check_invert(&kernels, &rule(family), block));
+                }
+            }
+        }
+    }
+
+    fn check_cast(kernels: &Kernels, x: &[f32]) -> Vec<u16> {
+        let mut bits = vec![0; x.len()];
+        (kernels.cast)(x, &mut bits);
+        assert!(bits.iter().zip(x).all(|(&bits, &x)| bits == bf16::cast(x)), "{}", kernels.name);
+        bits
+    }
+
+    fn check_invert(kernels: &Kernels, rule: &Rule, block: Stepped<'_>) {
+        let mut mask = Mask::default();
+        let all_within = (kernels.invert)(rule, block, &mut mask);
+        let mut wanted = (Mask::default(), true);
+        for k in 0..block.master.len() {
+            let (x, m, v) = (block.master[k], block.exp_avg[k], block.exp_avg_sq[k]);
+            wanted.0[k / GROUP] |= u64::from(!rule.is_certified_unchanged(x, m, v)) << (k % GROUP);
+            wanted.1 &= rule.update_within_bound(m, v);
+        }
+        assert_eq!((mask, all_within), wanted, "{}", kernels.name);
+    }
+
+    fn check_compare(kernels: &Kernels, bits: &[u16]) {
+        let mut previous: Vec<u16> =
+            bits.iter().zip(0_u16..).map(|(bits, k)| bits ^ u16::from(k % 3 == 0)).collect();
+        let mut mask = Mask::default();
+        (kernels.compare)(bits, &mut previous, &mut mask);
+        assert_eq!(previous, bits, "{}", kernels.name);
+        for k in 0..BLOCK_ELEMENTS {
+            let is_marked = mask[k / GROUP] >> (k % GROUP) & 1 == 1;
+            assert_eq!(is_marked, k < bits.len() && k % 3 == 0, "{} at {k}", kernels.name);
+        }
+    }
+
+    fn check_digest(kernels: &Kernels, words: &[u16]) {
+        let keys = DigestKeys::new(RunId([5; 16]));
+        let terms = words.iter().zip(700..).map(|(&word, at)| keys.term(ParamId(3), at, word));
+        assert_eq!((kernels.digest)(&keys, ParamId(3), 700, words), terms.sum(), "{}", kernels.name);
+    }
 
     #[test]
     fn packed_flags_keep_their_order() {

@@ -13,7 +13,7 @@ use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::DigestKeys;
 use driftless_types::{ChangeSet, Digest};
-use kernels::Kernels;
+use kernels::{Hasher, Kernels};
 use std::sync::atomic::AtomicBool;
 
 /// Host memory and the vector units of this machine's cores.
@@ -36,6 +36,10 @@ impl CpuDevice {
     pub const fn portable() -> Self {
         Self { kernels: Kernels::PORTABLE }
     }
+
+    const fn hasher<'a>(&'a self, keys: &'a DigestKeys) -> Hasher<'a> {
+        Hasher { kernels: &self.kernels, keys }
+    }
 }
 
 impl Default for CpuDevice {
@@ -57,7 +61,7 @@ impl Device for CpuDevice {
         keys: &DigestKeys,
         cancel: &AtomicBool,
     ) -> Result<Detected, DeviceError> {
-        Pass { kernels: &self.kernels, keys, cancel }.run(tensor, params, source)
+        Pass { hasher: self.hasher(keys), cancel }.run(tensor, params, source)
     }
 
     fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
@@ -65,7 +69,7 @@ impl Device for CpuDevice {
     }
 
     fn gather(&self, masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
-        gather::gather(masters, fragment)
+        gather::gather(&self.kernels, masters, fragment)
     }
 
     fn scatter(
@@ -77,7 +81,7 @@ impl Device for CpuDevice {
         keys: &DigestKeys,
         undo: &mut UndoLog,
     ) -> Result<Scattered, DeviceError> {
-        scatter::apply(dst, fragment, param_cols, changes, keys, undo)
+        scatter::apply(self.hasher(keys), dst, fragment, param_cols, changes, undo)
     }
 
     fn undo(&self, dst: &mut [u16], undo: &mut UndoLog) -> Result<(), DeviceError> {
@@ -91,6 +95,6 @@ impl Device for CpuDevice {
         params: &[ParamMeta],
         keys: &DigestKeys,
     ) -> Result<Digest, DeviceError> {
-        rehash::rehash(words, tensor, params, keys)
+        rehash::rehash(self.hasher(keys), words, tensor, params)
     }
 }

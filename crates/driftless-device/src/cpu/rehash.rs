@@ -1,27 +1,27 @@
 //! The digest of a whole destination tensor, from nothing but its words.
 
+use super::kernels::Hasher;
 use super::spans::{Area, SpanWalk, param_of};
 use crate::DeviceError;
 use driftless_layout::{DestBox, DestTensor, ParamMeta};
-use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, index_of};
 
 /// The sum over the boxes of a destination tensor; padding lies in none of them.
 pub(super) fn rehash(
+    hasher: Hasher<'_>,
     words: &[u16],
     tensor: &DestTensor,
     params: &[ParamMeta],
-    keys: &DigestKeys,
 ) -> Result<Digest, DeviceError> {
-    tensor.boxes.iter().map(|dest| rehash_box(words, tensor, dest, params, keys)).sum()
+    tensor.boxes.iter().map(|dest| rehash_box(hasher, words, tensor, dest, params)).sum()
 }
 
 fn rehash_box(
+    hasher: Hasher<'_>,
     words: &[u16],
     tensor: &DestTensor,
     dest: &DestBox,
     params: &[ParamMeta],
-    keys: &DigestKeys,
 ) -> Result<Digest, DeviceError> {
     let area = Area::new(&dest.canonical, param_of(params, dest.param)?.cols(), &|| tensor.name.clone())?;
     let words_each = tensor.dtype.words();
@@ -35,7 +35,7 @@ fn rehash_box(
         let start = target.element(&area, k);
         let span = walk.next_span(target.contiguous(&area, k));
         let span_words = &words[start * words_each..(start + span.len) * words_each];
-        digest += keys.words(dest.param, span.element * words_each as u64, span_words);
+        digest += hasher.words(dest.param, span.element * words_each as u64, span_words);
         k += span.len;
     }
     Ok(digest)

@@ -3,12 +3,12 @@
 //! - **DV-3 (all or nothing per fragment).** Everything that can be wrong with a fragment and its change set is found
 //!   before the first word is written.
 
+use super::kernels::Hasher;
 use super::rehash::Target;
 use super::remap::name_of;
 use super::spans::{Area, SpanWalk};
 use crate::{DeviceError, Scattered, UndoLog};
 use driftless_layout::Fragment;
-use driftless_numerics::DigestKeys;
 use driftless_types::{ChangeSet, Digest, Dtype};
 
 /// Elements that are noted in the undo log, and then overwritten, together: their words stay in the first-level cache.
@@ -16,15 +16,15 @@ const BLOCK_ELEMENTS: usize = 1024;
 
 /// Writes `changes` of `fragment` into the tensor `dst`.
 pub(super) fn apply(
+    hasher: Hasher<'_>,
     dst: &mut [u16],
     fragment: &Fragment,
     param_cols: u64,
     changes: &ChangeSet,
-    keys: &DigestKeys,
     undo: &mut UndoLog,
 ) -> Result<Scattered, DeviceError> {
     // DV-3: both checks come before any write.
-    let scatter = Scatter::new(dst.len(), fragment, param_cols, keys)?;
+    let scatter = Scatter::new(hasher, dst.len(), fragment, param_cols)?;
     scatter.check(changes)?;
     Ok(match changes {
         ChangeSet::All(words) => scatter.write_all(dst, words, undo),
@@ -37,15 +37,15 @@ struct Scatter<'a> {
     fragment: &'a Fragment,
     area: Area,
     target: Target,
-    keys: &'a DigestKeys,
+    hasher: Hasher<'a>,
 }
 
 impl<'a> Scatter<'a> {
     fn new(
+        hasher: Hasher<'a>,
         dst_words: usize,
         fragment: &'a Fragment,
         param_cols: u64,
-        keys: &'a DigestKeys,
     ) -> Result<Self, DeviceError> {
         let name: &dyn Fn() -> String = &|| name_of(fragment);
         let elements = fragment.canonical.rows.saturating_mul(fragment.canonical.cols);
@@ -61,7 +61,7 @@ impl<'a> Scatter<'a> {
         let area = Area::new(&fragment.canonical, param_cols, name)?;
         let dst_elements = dst_words / fragment.dtype.words();
         let target = Target::new(&area, fragment.dst_offset, fragment.dst_row_stride, dst_elements, name)?;
-        Ok(Self { fragment, area, target, keys })
+        Ok(Self { fragment, area, target, hasher })
     }
 
     fn check(&self, changes: &ChangeSet) -> Result<(), DeviceError> {
@@ -129,8 +129,8 @@ impl<'a> Scatter<'a> {
         while done < new.len() {
             let span = walk.next_span((new.len() - done) / each);
             let (first_word, words) = (span.element * each as u64, done..done + span.len * each);
-            delta += self.keys.words(self.fragment.param, first_word, &new[words.clone()]);
-            delta -= self.keys.words(self.fragment.param, first_word, &old[words.clone()]);
+            delta += self.hasher.words(self.fragment.param, first_word, &new[words.clone()]);
+            delta -= self.hasher.words(self.fragment.param, first_word, &old[words.clone()]);
             done = words.end;
         }
         delta
@@ -143,7 +143,7 @@ impl<'a> Scatter<'a> {
         values: &[u16],
         undo: &mut UndoLog,
     ) -> Scattered {
-        let mut cursor = self.keys.cursor(self.fragment.param);
+        let mut cursor = self.hasher.keys.cursor(self.fragment.param);
         let mut places = PlaceWalk { scatter: self, row: 0, row_start: 0 };
         let mut targets = [0; BLOCK_ELEMENTS];
         let mut words = [0; BLOCK_ELEMENTS];
