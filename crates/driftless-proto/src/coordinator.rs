@@ -121,6 +121,8 @@ struct Replica {
     receivers: BTreeMap<ReceiverId, Receiver>,
     needs: Needs,
     failing: Option<Failing>,
+    /// The version whose outcome every sender that is up has been told.
+    settled: Option<Version>,
     state: State,
 }
 
@@ -134,6 +136,7 @@ enum Receiver {
 struct Failing {
     version: Version,
     attempts: u32,
+    cause: Cause,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -179,6 +182,7 @@ impl Coordinator {
         match event {
             Event::SenderReady(sender, version) => {
                 self.senders.insert(sender, Sender::Up(version));
+                self.replicas.values_mut().for_each(|replica| replica.settled = None);
             }
             Event::ReceiverUp(receiver) => {
                 if let Some(replica) = self.replicas.get_mut(&receiver.replica) {
@@ -191,6 +195,7 @@ impl Coordinator {
             Event::Ended(replica, outcome, serving) => self.ended(replica, outcome, serving, &mut out),
             Event::TimerFired(id) => self.timer(id),
         }
+        self.settle_where_known(&mut out);
         self.begin_where_due(&mut out);
         out
     }
@@ -203,6 +208,20 @@ impl Coordinator {
         });
         let first = versions.next()??;
         versions.all(|version| version == Some(first)).then_some(first)
+    }
+
+    /// Whoever was told how the version ended may be gone: a lead before its report, a coordinator or a sender after
+    /// it. What the replica serves, or its used-up attempts, say it again.
+    fn settle_where_known(&mut self, out: &mut Vec<Command>) {
+        let Some(version) = self.ready() else { return };
+        for (&id, replica) in &mut self.replicas {
+            if replica.settled == Some(version) {
+                continue;
+            }
+            if let Some(outcome) = replica.outcome(version, &self.options) {
+                replica.settle(id, version, outcome, out);
+            }
+        }
     }
 
     fn begin_where_due(&mut self, out: &mut Vec<Command>) {
@@ -279,8 +298,7 @@ impl Coordinator {
             Verdict::Committed => {
                 replica.state = State::Serving;
                 replica.failing = None;
-                let version = outcome.fence.version;
-                out.push(Command::Settle { replica: id, version, outcome: ReplicaOutcome::Committed });
+                replica.settle(id, outcome.fence.version, ReplicaOutcome::Committed, out);
             }
             Verdict::RolledBack(cause) => replica.failed(id, outcome.fence, cause, &self.options, out),
         }
@@ -297,7 +315,13 @@ impl Coordinator {
 
 impl Default for Replica {
     fn default() -> Self {
-        Self { receivers: BTreeMap::new(), needs: Needs::default(), failing: None, state: State::Unheard }
+        Self {
+            receivers: BTreeMap::new(),
+            needs: Needs::default(),
+            failing: None,
+            settled: None,
+            state: State::Unheard,
+        }
     }
 }
 
@@ -308,6 +332,24 @@ impl Replica {
             && version > self.needs.base
             && self.receivers.values().all(|&receiver| receiver == Receiver::Up)
             && tried.is_none_or(|failing| failing.attempts < options.max_attempts)
+    }
+
+    /// How a version has ended here, as far as the replica's own state tells.
+    fn outcome(&self, version: Version, options: &CoordinatorOptions) -> Option<ReplicaOutcome> {
+        if self.state != State::Serving {
+            return None;
+        }
+        if self.needs.base >= version {
+            return Some(ReplicaOutcome::Committed);
+        }
+        let failing = self.failing.as_ref().filter(|failing| failing.version == version)?;
+        let outcome = ReplicaOutcome::Lagging { at: self.needs.base, cause: failing.cause.clone() };
+        (failing.attempts >= options.max_attempts).then_some(outcome)
+    }
+
+    fn settle(&mut self, id: ReplicaId, version: Version, outcome: ReplicaOutcome, out: &mut Vec<Command>) {
+        self.settled = Some(version);
+        out.push(Command::Settle { replica: id, version, outcome });
     }
 
     fn abort(&self, id: ReplicaId, cause: &Cause, out: &mut Vec<Command>) {
@@ -332,11 +374,10 @@ impl Replica {
             RootCause::WeightsMoved => options.max_attempts,
             _ => before.map_or(0, |failing| failing.attempts) + 1,
         };
-        self.failing = Some(Failing { version, attempts });
+        self.failing = Some(Failing { version, attempts, cause: cause.clone() });
         if attempts >= options.max_attempts {
             self.state = State::Serving;
-            let outcome = ReplicaOutcome::Lagging { at: self.needs.base, cause };
-            out.push(Command::Settle { replica: id, version, outcome });
+            self.settle(id, version, ReplicaOutcome::Lagging { at: self.needs.base, cause }, out);
             return;
         }
         let timer = TimerId::of(&fence, TimerKind::BackOff(id));

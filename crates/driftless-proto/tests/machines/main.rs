@@ -1,4 +1,5 @@
 //! The transitions of each machine, one file a machine; the names of the tests carry the ids they pin.
 
+mod coordinator;
 mod lead;
 mod words;
