@@ -1,0 +1,250 @@
+//! The shell of a sender: one exchange per replica, served from the patch in its binding.
+
+use super::actors::SenderActor;
+use super::check::Breach;
+use super::message::{Actor, Address, Happening, Message, Moved};
+use super::options::{FaultKind, Sabotage};
+use super::transport::{Batch, Notice, Part};
+use super::world::{STALL_MS, World};
+use driftless_proto::{
+    CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Limits, Needs, ReplicaOutcome, RootCause,
+    Shape,
+};
+use driftless_types::{Fence, Member, ReceiverId, ReplicaId, SenderId, Version};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+const RECORD_BYTES: u64 = 32;
+const STAGING_MAX_BYTES: u64 = 100_000;
+const LARGEST_PAYLOAD_BYTES: u64 = 5_000;
+
+pub(super) const fn limits() -> Limits {
+    Limits {
+        staging_max_bytes: STAGING_MAX_BYTES,
+        round_deadline: Duration::from_millis(1_500),
+        bandwidth_bytes_per_s: 100_000,
+    }
+}
+
+pub(super) fn receiver_shape(world: &World, receiver: ReceiverId) -> Shape {
+    let edges = world.edges.iter().filter(|(_, to)| *to == receiver);
+    let receives = edges.map(|(from, _)| (Member::Sender(*from), RECORD_BYTES)).collect();
+    Shape { sends: BTreeMap::new(), receives }
+}
+
+impl World {
+    pub(super) fn restart_sender(&mut self, id: SenderId) {
+        let slot = self.senders.entry(id).or_default();
+        slot.life += 1;
+        slot.live = Some(SenderActor::default());
+        self.announce_sender(id);
+    }
+
+    fn announce_sender(&mut self, id: SenderId) {
+        let Some(me) = self.address(Actor::Sender(id)) else { return };
+        let patch = self.senders.get(&id).and_then(|slot| slot.patch);
+        let word = Message::ToCoordinator(CoordinatorEvent::SenderReady(id, patch));
+        self.say(me, Actor::Coordinator, word);
+    }
+
+    /// The optimizer has stepped: the binding holds the new patch whether or not the actor lives.
+    pub(super) fn step_done(&mut self, id: SenderId, version: Version) -> Result<(), Breach> {
+        let slot = self.senders.entry(id).or_default();
+        slot.patch = Some(version);
+        slot.outcomes.clear();
+        let open: Vec<_> =
+            slot.live.iter().flat_map(|actor| actor.exchanges.values().map(|(fence, _)| *fence)).collect();
+        for fence in open {
+            self.sender_exchange(id, fence, ExchangeEvent::Failed(RootCause::WeightsMoved))?;
+        }
+        self.announce_sender(id);
+        Ok(())
+    }
+
+    pub(super) fn sender(&mut self, id: SenderId, message: Message) -> Result<(), Breach> {
+        match message {
+            Message::Begin(fence, replica, needs) => self.sender_begin(id, fence, replica, &needs),
+            Message::Abort(fence, _) => {
+                self.sender_exchange(id, fence, ExchangeEvent::Failed(RootCause::Aborted))
+            }
+            Message::Exchange(fence, event) => self.sender_exchange(id, fence, event),
+            Message::Settle(replica, version, outcome) => self.settle(id, replica, version, outcome),
+            Message::NewCoordinator(epoch) => {
+                if let Some(actor) = self.senders.get_mut(&id).and_then(|slot| slot.live.as_mut()) {
+                    actor.promised = actor.promised.max(epoch);
+                }
+                self.announce_sender(id);
+                Ok(())
+            }
+            message => Err(Breach::new("simulation", format!("trainer/{id} cannot hear {message:?}"))),
+        }
+    }
+
+    fn settle(
+        &mut self,
+        id: SenderId,
+        replica: ReplicaId,
+        version: Version,
+        outcome: ReplicaOutcome,
+    ) -> Result<(), Breach> {
+        let slot = self.senders.entry(id).or_default();
+        if slot.patch != Some(version) {
+            return Ok(());
+        }
+        let before = slot.outcomes.insert(replica, outcome.clone());
+        if before == Some(ReplicaOutcome::Committed) && outcome != ReplicaOutcome::Committed {
+            let found = format!("version {version} ended twice for replica {replica}: now {outcome:?}");
+            return Err(Breach::new("CM-3", found));
+        }
+        self.note_outcomes();
+        Ok(())
+    }
+
+    fn sender_begin(
+        &mut self,
+        id: SenderId,
+        fence: Fence,
+        replica: ReplicaId,
+        needs: &Needs,
+    ) -> Result<(), Breach> {
+        let Some(slot) = self.senders.get_mut(&id) else { return Ok(()) };
+        let Some(actor) = &mut slot.live else { return Ok(()) };
+        if fence.epoch < actor.promised {
+            return Ok(()); // CM-5
+        }
+        actor.promised = fence.epoch;
+        let older = actor.exchanges.remove(&replica);
+        let held = slot
+            .patch
+            .filter(|&held| held == fence.version || self.options.sabotage == Sabotage::SendAnyVersion);
+        if let Some((older, _)) = older {
+            self.abort_transfers(older);
+        }
+        let Some(version) = held else {
+            self.abort_transfers(fence); // the values of that version are gone
+            return Ok(());
+        };
+        let outgoing = self.offer(id, fence, replica, version, needs);
+        let records = outgoing.keys().map(|&peer| (peer, RECORD_BYTES)).collect();
+        let shape = Shape { sends: records, receives: BTreeMap::new() };
+        let (exchange, commands) = Exchange::open(fence, shape, outgoing, limits());
+        if let Some(actor) = self.senders.get_mut(&id).and_then(|slot| slot.live.as_mut()) {
+            actor.exchanges.insert(replica, (fence, exchange));
+        }
+        self.sender_commands(id, fence, commands)
+    }
+
+    /// Payload bytes for each receiver of a replica; often none at all.
+    fn offer(
+        &mut self,
+        id: SenderId,
+        fence: Fence,
+        replica: ReplicaId,
+        version: Version,
+        needs: &Needs,
+    ) -> BTreeMap<Member, u64> {
+        let mine = self.edges.iter().filter(|(from, to)| *from == id && to.replica == replica);
+        let receivers: Vec<_> = mine.map(|(_, to)| *to).collect();
+        let mut outgoing = BTreeMap::new();
+        for receiver in receivers {
+            let bytes = match self.rng.between(0, 3) {
+                _ if self.fault(FaultKind::Oversized) => STAGING_MAX_BYTES + 1,
+                0 | 1 => 0,
+                _ => self.rng.between(1, LARGEST_PAYLOAD_BYTES),
+            };
+            let repair = needs.repair.get(&receiver).cloned().unwrap_or_default();
+            let part = Part { version, base: needs.base, repair, bytes };
+            self.transport.offer(fence, id, receiver, part);
+            outgoing.insert(Member::Receiver(receiver), bytes);
+        }
+        outgoing
+    }
+
+    fn sender_exchange(&mut self, id: SenderId, fence: Fence, event: ExchangeEvent) -> Result<(), Breach> {
+        let Some(actor) = self.senders.get_mut(&id).and_then(|slot| slot.live.as_mut()) else {
+            return Ok(());
+        };
+        let Some((_, exchange)) = actor.exchanges.values_mut().find(|(mine, _)| *mine == fence) else {
+            return Ok(()); // an exchange that this sender has left
+        };
+        let (next, commands) = exchange
+            .clone()
+            .handle(event)
+            .map_err(|violation| Breach::new("EX", format!("trainer/{id}: {violation}")))?;
+        *exchange = next;
+        self.sender_commands(id, fence, commands)
+    }
+
+    fn sender_commands(
+        &mut self,
+        id: SenderId,
+        fence: Fence,
+        commands: Vec<ExchangeCommand>,
+    ) -> Result<(), Breach> {
+        let Some(me) = self.address(Actor::Sender(id)) else { return Ok(()) };
+        let cut = self.cut(FaultKind::KillSender, commands.len());
+        let all = commands.len();
+        for (done, command) in commands.into_iter().enumerate() {
+            if cut.is_here(done) {
+                self.kill(me.actor);
+                return Ok(());
+            }
+            self.exchange_command(me, Member::Sender(id), fence, command)?;
+        }
+        if cut.is_here(all) {
+            self.kill(me.actor);
+        }
+        Ok(())
+    }
+
+    /// Executes a command of an exchange, at either end.
+    pub(super) fn exchange_command(
+        &mut self,
+        me: Address,
+        member: Member,
+        fence: Fence,
+        command: ExchangeCommand,
+    ) -> Result<(), Breach> {
+        match command {
+            ExchangeCommand::Post { round, sends, receives } => {
+                let batch = Batch { at: me, sends, receives };
+                let (started, notices) = self.transport.post(fence, member, round, batch)?;
+                for transfer in started {
+                    let stalls = self.fault(FaultKind::TransferStalls);
+                    let after_ms = if stalls { STALL_MS } else { self.rng.between(1, 60) };
+                    let moved =
+                        if self.fault(FaultKind::TransferFails) { Moved::Broken } else { Moved::Whole };
+                    self.after(after_ms, Happening::Transferred(transfer, moved));
+                }
+                self.notify(notices);
+            }
+            ExchangeCommand::ArmTimer { id, after } => {
+                let message = exchange_message(me, fence, ExchangeEvent::TimerFired(id));
+                self.arm(me, after, message);
+            }
+            ExchangeCommand::AbortTransfers => self.abort_transfers(fence),
+        }
+        Ok(())
+    }
+
+    pub(super) fn abort_transfers(&mut self, fence: Fence) {
+        let notices = self.transport.abort(fence);
+        self.notify(notices);
+    }
+
+    pub(super) fn notify(&mut self, notices: Vec<Notice>) {
+        for (who, fence, event) in notices {
+            let delay_ms = self.rng.between(0, 10);
+            self.after(delay_ms, Happening::Deliver(who, exchange_message(who, fence, event)));
+        }
+    }
+}
+
+const fn exchange_message(who: Address, fence: Fence, event: ExchangeEvent) -> Message {
+    match who.actor {
+        Actor::Receiver(_) => {
+            Message::ToParticipant(driftless_proto::ParticipantEvent::Exchange(fence, event))
+        }
+        Actor::Sender(_) | Actor::Coordinator => Message::Exchange(fence, event),
+    }
+}
