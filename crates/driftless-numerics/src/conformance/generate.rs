@@ -163,7 +163,7 @@ impl Generator {
 
 /// Bits of magnitudes at which something special happens: zeros, subnormals, edges of cells and binades, the
 /// largest numbers, infinity, NaN.
-const SPECIAL_MAGNITUDES: [u32; 38] = [
+const SPECIAL_MAGNITUDES: [u32; 40] = [
     0,
     1,
     2,
@@ -185,6 +185,8 @@ const SPECIAL_MAGNITUDES: [u32; 38] = [
     0x80_8000,
     0x80_8001,
     0x81_0000,
+    0x82_0000,
+    0xa0_0000,
     0x3c00_0000,
     0x3c00_8001,
     0x3f7f_7fff,
