@@ -143,12 +143,12 @@ fn median(mut times: Vec<f64>) -> f64 {
     times[times.len() / 2]
 }
 
-/// Times two arms in turns; prints the first one's bandwidth and its share of the second's.
-fn compare(name: &str, bytes: u64, mut arm: impl FnMut(), mut floor: impl FnMut()) {
+/// Runs two arms, which time themselves, in turns; prints the first one's bandwidth and its share of the second's.
+fn compare(name: &str, bytes: u64, mut arm: impl FnMut() -> f64, mut floor: impl FnMut() -> f64) {
     let mut times = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        times.1.push(seconds(&mut floor));
-        times.0.push(seconds(&mut arm));
+        times.1.push(floor());
+        times.0.push(arm());
     }
     let (arm, floor) = (median(times.0), median(times.1));
     let rate = |seconds: f64| bytes as f64 / seconds / 1e9;
@@ -162,21 +162,25 @@ fn compare(name: &str, bytes: u64, mut arm: impl FnMut(), mut floor: impl FnMut(
 
 fn detection(bench: &Bench) {
     let sum = || {
-        black_box(plain_sum(&bench.master, &bench.exp_avg, &bench.exp_avg_sq));
+        seconds(|| {
+            black_box(plain_sum(&bench.master, &bench.exp_avg, &bench.exp_avg_sq));
+        })
     };
     for family in [Family::Torch, Family::Agnostic] {
         let rule = rule(family);
         let found = bench.invert(&rule);
         let share = found.changes.indices.len() as f64 / bench.master.len() as f64;
         let name = format!("detect {family} ({:.2} %)", 100.0 * share);
-        compare(&name, 12 * ROWS * COLS, || drop(black_box(bench.invert(&rule))), sum);
+        compare(&name, 12 * ROWS * COLS, || seconds(|| drop(black_box(bench.invert(&rule)))), sum);
     }
     compare(
         "cast and digest alone",
         4 * ROWS * COLS,
-        || drop(black_box(bench.invert(&PieceRule::Untouched))),
+        || seconds(|| drop(black_box(bench.invert(&PieceRule::Untouched)))),
         || {
-            black_box(plain_sum_of_masters(&bench.master));
+            seconds(|| {
+                black_box(plain_sum_of_masters(&bench.master));
+            })
         },
     );
 }
@@ -185,15 +189,18 @@ fn snapshot(bench: &Bench) {
     let mut previous: Vec<u16> = bench.master.iter().map(|&x| bf16::cast(x)).collect();
     let stale = previous.clone();
     compare(
-        "snapshot",
+        "snapshot (1 %)",
         6 * ROWS * COLS,
         || {
             previous.iter_mut().step_by(100).for_each(|word| *word ^= 1);
             let (master, diffs) = (&bench.master[..], &[PieceDiff::Compare][..]);
-            black_box(bench.detect(ChangeSource::Snapshot { master, previous: &mut previous, diffs }));
+            let source = ChangeSource::Snapshot { master, previous: &mut previous, diffs };
+            seconds(|| drop(black_box(bench.detect(source))))
         },
         || {
-            black_box(plain_sum_snapshot(&bench.master, &stale));
+            seconds(|| {
+                black_box(plain_sum_snapshot(&bench.master, &stale));
+            })
         },
     );
 }
