@@ -256,3 +256,6 @@ fn fragment(model: &Model, part: Part<'_>) -> Fragment {
         first_in_replica,
     }
 }
+
+#[cfg(test)]
+mod tests;

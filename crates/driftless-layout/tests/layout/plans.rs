@@ -1,7 +1,9 @@
 //! Single facts about plans: merging, cutting, digests, dtypes, and models at full size.
 
 use crate::configs::{Case, ExpertSizes, Sizes, plan};
-use driftless_layout::{Box2, Fragment, MAX_FRAGMENT_ELEMENTS, Model, RemapPlan, ServedDtypes, SourceRun};
+use driftless_layout::{
+    Box2, Fragment, MAX_FRAGMENT_ELEMENTS, Model, RemapPlan, RolloutLayout, ServedDtypes, SourceRun,
+};
 use driftless_types::{Dtype, Fqn, ReceiverId, ReplicaId, SenderId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,6 +80,8 @@ fn a_tied_output_layer_is_no_second_tensor() {
     // LY-1: the copy on the last stage is held, and owned by nobody.
     let copy = plan.senders()[1].tensors.iter().find(|tensor| tensor.name == "output_layer.weight").unwrap();
     assert!(copy.elements() > 0 && copy.pieces.is_empty());
+    let one_stage = crate::configs::plan(&sizes, "megatron:pp=1", &["hf"]);
+    assert!(one_stage.senders()[0].tensors.iter().all(|tensor| tensor.name != "output_layer.weight"));
 }
 
 #[test]
@@ -137,15 +141,15 @@ fn served_dtypes_follow_policy_then_option_then_bf16() {
 
 #[test]
 fn fp32_routers_lie_in_a_buffer_of_their_own() {
-    let range_of_router = |trainer: &str| {
-        let plan = plan(&Sizes::moe(), trainer, &["hf"]);
-        let ranges: Vec<_> =
-            plan.senders()[0].tensors.iter().map(|t| (t.name.clone(), t.range.clone())).collect();
-        ranges.into_iter().find(|(name, _)| name == "decoder.layers.0.mlp.router.weight").unwrap().1
-    };
-    // Four routers of 96 elements at 0, 128, 256, 384 of their buffer, padded to 512: layer 0's comes last.
-    assert_eq!(range_of_router("megatron:dp=2,router=fp32"), 0..0);
-    assert_eq!(range_of_router("megatron:dp=1,router=fp32"), 0..96);
+    // Four routers of 96 elements in reverse order at 0, 128, 256, 384, padded to 512: one for each of four ranks.
+    let plan = plan(&Sizes::moe(), "megatron:dp=4,router=fp32", &["hf"]);
+    for (dp, sender) in plan.senders().iter().enumerate() {
+        let routers = sender.tensors.iter().filter(|tensor| tensor.name.ends_with("mlp.router.weight"));
+        let owned: Vec<_> = routers.map(|tensor| tensor.elements()).collect();
+        let mut expected = [0; 4];
+        expected[3 - dp] = 96;
+        assert_eq!(owned, expected, "{}", sender.name);
+    }
 }
 
 #[test]
@@ -188,14 +192,41 @@ fn ly3_equal_inputs_give_equal_digests_and_any_change_another() {
     let digests: BTreeSet<_> = variants.iter().map(digest).collect();
     assert_eq!(digests.len(), variants.len());
     assert_eq!(variants.iter().map(digest).collect::<BTreeSet<_>>(), digests);
-    let served = ServedDtypes::new(
-        [(Fqn::from("model.norm.weight"), Dtype::Fp32)].into(),
-        &"hf".parse().unwrap(),
-        &[],
-    );
-    let model = Model::new(Sizes::dense().config(), &served.unwrap()).unwrap();
-    let other = RemapPlan::compile(&model, &"hf".parse().unwrap(), &["hf".parse().unwrap()]).unwrap();
-    assert!(!digests.contains(&other.digest()));
+}
+
+#[test]
+fn ly3_a_served_dtype_is_in_the_digest_even_without_receivers() {
+    let trainer = "hf".parse().unwrap();
+    let digest = |from_policy: BTreeMap<Fqn, Dtype>, rollouts: &[RolloutLayout]| {
+        let served = ServedDtypes::new(from_policy, &trainer, rollouts).unwrap();
+        let model = Model::new(Sizes::dense().config(), &served).unwrap();
+        RemapPlan::compile(&model, &trainer, rollouts).unwrap().digest()
+    };
+    for rollouts in [vec![], vec!["hf".parse().unwrap()]] {
+        let norm = |dtype| BTreeMap::from([(Fqn::from("model.norm.weight"), dtype)]);
+        assert_ne!(digest(norm(Dtype::Fp32), &rollouts), digest(norm(Dtype::Bf16), &rollouts));
+        assert_eq!(digest(norm(Dtype::Bf16), &rollouts), digest(BTreeMap::new(), &rollouts));
+    }
+}
+
+#[test]
+fn layers_named_or_skipped_are_dense() {
+    let kinds = |sparse_step, dense_layers: Vec<u64>| {
+        let experts = ExpertSizes { count: 2, intermediate: 4, sparse_step, dense_layers };
+        let case = Case::new(&Sizes { experts: Some(experts), ..Sizes::dense() }, "hf", &[]);
+        let has =
+            |layer: u64, name: &str| case.model.param(&format!("model.layers.{layer}.mlp.{name}")).is_some();
+        let kind = |layer| {
+            assert_ne!(has(layer, "gate.weight"), has(layer, "gate_proj.weight"));
+            assert_eq!(has(layer, "gate.weight"), has(layer, "experts.1.down_proj.weight"));
+            has(layer, "gate.weight")
+        };
+        (0..4).map(kind).collect::<Vec<_>>()
+    };
+    assert_eq!(kinds(1, vec![]), [true; 4]);
+    assert_eq!(kinds(2, vec![]), [false, true, false, true]);
+    assert_eq!(kinds(2, vec![3]), [false, true, false, false]);
+    assert_eq!(kinds(1, vec![0, 2]), [false, true, false, true]);
 }
 
 #[test]
