@@ -47,7 +47,7 @@ pub enum Event {
     SenderReady(SenderId, Option<Version>),
     /// A receiver's actor is up.
     ReceiverUp(ReceiverId),
-    /// A member's actor ended.
+    /// A member's actor ended; heard before the first word of the actor that follows it.
     MemberDown(Member),
     /// A sender cannot serve an attempt.
     SenderFailed(Fence, Cause),
@@ -191,7 +191,7 @@ impl Coordinator {
             }
             Event::MemberDown(member) => self.member_down(member, &mut out),
             Event::SenderFailed(fence, cause) => self.sender_failed(&fence, &cause, &mut out),
-            Event::Serving(replica, needs) => self.serving(replica, needs, &mut out),
+            Event::Serving(replica, needs) => self.serving(replica, needs),
             Event::Ended(replica, outcome, serving) => self.ended(replica, outcome, serving, &mut out),
             Event::TimerFired(id) => self.timer(id),
         }
@@ -276,18 +276,12 @@ impl Coordinator {
         }
     }
 
-    fn serving(&mut self, id: ReplicaId, needs: Needs, out: &mut Vec<Command>) {
-        let lead = Member::Receiver(ReceiverId { replica: id, rank: 0 });
+    fn serving(&mut self, id: ReplicaId, needs: Needs) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
         replica.needs = needs;
-        match replica.state {
-            // The lead was restarted before it had heard of the attempt.
-            State::Attempting(fence) => {
-                let cause = Cause { member: lead, root: RootCause::Died };
-                replica.failed(id, fence, cause, &self.options, out);
-            }
-            State::Unheard => replica.state = State::Serving,
-            State::Serving | State::BackingOff(_) => {}
+        // In an attempt it is what the lead said before it had heard of it: a lead that was restarted is down first.
+        if replica.state == State::Unheard {
+            replica.state = State::Serving;
         }
     }
 
@@ -300,6 +294,8 @@ impl Coordinator {
                 replica.failing = None;
                 replica.settle(id, outcome.fence.version, ReplicaOutcome::Committed, out);
             }
+            // A second attempt at a version that is served: it has ended well, whatever became of the replay (CM-10).
+            Verdict::RolledBack(_) if serving >= outcome.fence.version => replica.state = State::Serving,
             Verdict::RolledBack(cause) => replica.failed(id, outcome.fence, cause, &self.options, out),
         }
     }
