@@ -120,3 +120,211 @@ fn cm5_words_of_an_older_coordinator_change_nothing() {
     bench.on(LeadEvent::Begin(fence(2, 1, 1)));
     assert_eq!(bench.took(), to_both(&FromLead::Begin(fence(2, 1, 1))));
 }
+
+#[test]
+fn cm4_every_receiver_stages_before_the_pause_and_applies_before_the_commit() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::gathering(fence);
+    bench.says(0, ToLead::Staged(fence));
+    bench.says(0, ToLead::Staged(fence));
+    assert_eq!(bench.took(), []);
+    bench.says(1, ToLead::Staged(fence));
+    assert_eq!(bench.took(), [LeadCommand::Pause(fence)]);
+    bench.on(LeadEvent::Paused(fence, Ok(())));
+    assert_eq!(bench.took(), to_both(&FromLead::Apply(fence)));
+    bench.says(1, ToLead::Applied(fence));
+    bench.says(1, ToLead::Applied(fence));
+    assert_eq!(bench.took(), []);
+    bench.says(0, ToLead::Applied(fence));
+    bench.assert_decided(fence, Decision::Commit);
+}
+
+#[test]
+fn cm1_the_engine_resumes_only_after_every_acknowledgment_and_the_report_follows() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::applying(fence);
+    bench.both(ToLead::Applied(fence));
+    bench.assert_decided(fence, Decision::Commit);
+    bench.says(0, ToLead::Done(fence, Decision::Commit));
+    // What belongs to another decision acknowledges nothing.
+    bench.says(1, ToLead::Done(fence, Decision::Rollback));
+    assert_eq!(bench.took(), []);
+    bench.says(1, ToLead::Done(fence, Decision::Commit));
+    assert_eq!(bench.took(), [LeadCommand::Resume]);
+    bench.on(LeadEvent::Resumed);
+    let out = bench.took();
+    let [LeadCommand::Report(outcome)] = &out[..] else { panic!("{out:?}") };
+    assert_eq!((outcome.fence, &outcome.verdict), (fence, &Verdict::Committed));
+}
+
+#[test]
+fn cm3_a_decision_is_taken_once_and_then_only_repeated() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::applying(fence);
+    bench.both(ToLead::Applied(fence));
+    bench.assert_decided(fence, Decision::Commit);
+    // Neither a failure, an abort, a deadline nor a new coordinator changes it.
+    bench.assert_ignored(LeadEvent::Member(receiver(0, 1), ToLead::Failed(fence, RootCause::Aborted)));
+    bench.on(LeadEvent::Abort(fence, died(0, 1)));
+    bench.fires(fence, TimerKind::Applying);
+    bench.on(LeadEvent::NewEpoch(epoch(2)));
+    assert_eq!(bench.took(), []);
+    bench.says(0, ToLead::Done(fence, Decision::Commit));
+    bench.fires(fence, TimerKind::Repeat);
+    let again = LeadCommand::Tell(receiver(0, 1), FromLead::Decide(fence, Decision::Commit));
+    assert_eq!(bench.took(), std::slice::from_ref(&again));
+    // A receiver that came back in between has not heard it.
+    bench.says(1, ToLead::Phase(Phase::Applied(fence)));
+    assert_eq!(bench.took(), [again]);
+}
+
+#[test]
+fn cm11_every_wait_before_the_decision_has_a_deadline() {
+    let fence = fence(1, 1, 1);
+    let waits: [(Bench, TimerKind); 3] = [
+        (Bench::gathering(fence), TimerKind::Staging),
+        (Bench::pausing(fence), TimerKind::Pausing),
+        (Bench::applying(fence), TimerKind::Applying),
+    ];
+    for (mut bench, kind) in waits {
+        for other in [TimerKind::Staging, TimerKind::Pausing, TimerKind::Applying, TimerKind::Repeat] {
+            if other != kind {
+                bench.fires(fence, other);
+            }
+        }
+        assert_eq!(bench.took(), []);
+        bench.fires(fence, kind);
+        bench.assert_decided(fence, Decision::Rollback);
+        let engine_paused = kind != TimerKind::Staging;
+        bench.both(ToLead::Done(fence, Decision::Rollback));
+        if engine_paused {
+            assert_eq!(bench.took(), [LeadCommand::Resume]);
+            bench.on(LeadEvent::Resumed);
+        }
+        let out = bench.took();
+        let cause = out.iter().find_map(rolled_back).expect("a report");
+        assert!(matches!(cause.root, RootCause::Deadline { .. }), "{cause}");
+    }
+}
+
+#[test]
+fn cm11_every_deadline_is_armed_when_its_wait_begins() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::resting();
+    let armed = |bench: &mut Bench, kind, after: u64| {
+        let timer =
+            LeadCommand::ArmTimer { id: TimerId::of(&fence, kind), after: Duration::from_secs(after) };
+        assert!(bench.out.contains(&timer), "{:?}", bench.out);
+        bench.out.clear();
+    };
+    bench.on(LeadEvent::Begin(fence));
+    armed(&mut bench, TimerKind::Staging, 4);
+    bench.both(ToLead::Staged(fence));
+    armed(&mut bench, TimerKind::Pausing, 3);
+    bench.on(LeadEvent::Paused(fence, Ok(())));
+    armed(&mut bench, TimerKind::Applying, 2);
+    bench.both(ToLead::Applied(fence));
+    armed(&mut bench, TimerKind::Repeat, 1);
+    bench.fires(fence, TimerKind::Repeat);
+    armed(&mut bench, TimerKind::Repeat, 1);
+}
+
+#[test]
+fn cm3_a_failed_pause_or_a_restarted_receiver_rolls_everyone_back() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::pausing(fence);
+    bench.on(LeadEvent::Paused(fence, Err(RootCause::Pause("busy".into()))));
+    bench.assert_decided(fence, Decision::Rollback);
+    for mut bench in [Bench::gathering(fence), Bench::pausing(fence), Bench::applying(fence)] {
+        bench.says(1, ToLead::Phase(Phase::Serving(None)));
+        bench.assert_decided(fence, Decision::Rollback);
+    }
+    // One that comes back as applied has lost nothing.
+    let mut bench = Bench::applying(fence);
+    bench.says(1, ToLead::Phase(Phase::Applied(fence)));
+    bench.says(0, ToLead::Applied(fence));
+    bench.assert_decided(fence, Decision::Commit);
+}
+
+#[test]
+fn cm15_from_the_pause_on_the_coordinator_cannot_abort() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::gathering(fence);
+    bench.on(LeadEvent::Abort(fence, died(0, 1)));
+    bench.assert_decided(fence, Decision::Rollback);
+    for mut bench in [Bench::pausing(fence), Bench::applying(fence)] {
+        bench.assert_ignored(LeadEvent::Abort(fence, died(0, 1)));
+    }
+}
+
+#[test]
+fn cm5_a_new_coordinator_rolls_back_what_is_still_gathering() {
+    let mut bench = Bench::gathering(fence(1, 1, 1));
+    bench.on(LeadEvent::NewEpoch(epoch(1)));
+    assert_eq!(bench.took(), []);
+    bench.on(LeadEvent::NewEpoch(epoch(2)));
+    bench.assert_decided(fence(1, 1, 1), Decision::Rollback);
+}
+
+#[test]
+fn cm3_a_restarted_lead_commits_only_what_all_have_applied_or_committed() {
+    let fence = fence(1, 1, 1);
+    let (applied, open) = (Phase::Applied(fence), Phase::Open(fence));
+    let (committed, old) = (Phase::Serving(Some(fence)), Phase::Serving(None));
+    let cases = [
+        (applied.clone(), applied.clone(), Decision::Commit),
+        (applied.clone(), committed.clone(), Decision::Commit),
+        (committed, applied.clone(), Decision::Commit),
+        (applied.clone(), open.clone(), Decision::Rollback),
+        (applied.clone(), old.clone(), Decision::Rollback),
+        (old, applied, Decision::Rollback),
+        (open.clone(), open, Decision::Rollback),
+    ];
+    for (first, second, decision) in cases {
+        let mut bench = Bench::recovering(Engine::Paused);
+        assert_eq!(bench.took(), to_both(&FromLead::AskPhase));
+        bench.on(LeadEvent::Begin(self::fence(1, 2, 1)));
+        bench.says(0, ToLead::Phase(first));
+        assert_eq!(bench.took(), []);
+        bench.says(1, ToLead::Phase(second));
+        bench.assert_decided(fence, decision);
+        bench.both(ToLead::Done(fence, decision));
+        assert_eq!(bench.took(), [LeadCommand::Resume]);
+    }
+}
+
+#[test]
+fn cm11_a_restarted_lead_resumes_an_engine_that_was_left_paused() {
+    let mut bench = Bench::recovering(Engine::Paused);
+    bench.took();
+    bench.both(ToLead::Phase(Phase::Serving(Some(fence(1, 1, 1)))));
+    assert_eq!(bench.took(), [LeadCommand::Resume]);
+    bench.on(LeadEvent::Begin(fence(1, 2, 2)));
+    assert_eq!(bench.took(), []);
+    bench.on(LeadEvent::Resumed);
+    assert_eq!(bench.took(), [LeadCommand::ReportServing]);
+}
+
+#[test]
+fn cm12_tensors_with_a_wrong_digest_are_asked_for_whole_until_a_commit() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::applying(fence);
+    let tensors = BTreeSet::from([3, 5]);
+    let mismatch = RootCause::DigestMismatch { tensors: tensors.clone() };
+    bench.says(1, ToLead::Failed(fence, mismatch));
+    bench.assert_decided(fence, Decision::Rollback);
+    bench.both(ToLead::Done(fence, Decision::Rollback));
+    bench.on(LeadEvent::Resumed);
+    let lead = bench.lead.clone().expect("a lead");
+    assert_eq!(lead.repair().get(&receiver(0, 1)), Some(&tensors));
+    let out = bench.took();
+    let Some(LeadCommand::Report(outcome)) = out.last() else { panic!("{out:?}") };
+    assert_eq!(&outcome.repair, lead.repair());
+    let fence = self::fence(1, 2, 1);
+    bench.on(LeadEvent::Begin(fence));
+    bench.both(ToLead::Staged(fence));
+    bench.on(LeadEvent::Paused(fence, Ok(())));
+    bench.both(ToLead::Applied(fence));
+    bench.both(ToLead::Done(fence, Decision::Commit));
+    assert!(bench.lead.expect("a lead").repair().is_empty());
+}

@@ -5,12 +5,12 @@ use driftless_types::{
     Attempt, Epoch, Fence, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
 };
 
-pub fn epoch(counter: u64) -> Epoch {
+pub(crate) fn epoch(counter: u64) -> Epoch {
     Epoch { counter, incarnation: 7 }
 }
 
 /// Attempt `attempt` at version `version` in epoch `counter`.
-pub fn fence(counter: u64, attempt: u32, version: u64) -> Fence {
+pub(crate) fn fence(counter: u64, attempt: u32, version: u64) -> Fence {
     Fence {
         run: RunId::default(),
         epoch: epoch(counter),
@@ -20,14 +20,14 @@ pub fn fence(counter: u64, attempt: u32, version: u64) -> Fence {
     }
 }
 
-pub fn receiver(replica: u32, rank: u32) -> ReceiverId {
+pub(crate) fn receiver(replica: u32, rank: u32) -> ReceiverId {
     ReceiverId { replica: ReplicaId(replica), rank }
 }
 
-pub fn sender(id: u32) -> Member {
+pub(crate) fn sender(id: u32) -> Member {
     Member::Sender(SenderId(id))
 }
 
-pub fn died(replica: u32, rank: u32) -> Cause {
+pub(crate) fn died(replica: u32, rank: u32) -> Cause {
     Cause::at(receiver(replica, rank), RootCause::Died)
 }
