@@ -1,2 +1,68 @@
-//! The `driftless` program.
-fn main() {}
+//! The `driftless` program: `demo`, `sync` and `inspect`.
+//!
+//! Exit codes: 0 every receiver identical at every version, 1 not identical, 2 bad input, 130 interrupted.
+#![forbid(unsafe_code)]
+
+mod args;
+mod console;
+mod demo;
+mod failure;
+mod files;
+mod fleet;
+mod inspect;
+mod placement;
+mod report;
+mod run;
+mod source;
+mod sync;
+
+use args::{Cli, Command};
+use clap::Parser;
+use console::Lines;
+use failure::Failure;
+use std::future::Future;
+use std::process::ExitCode;
+use std::time::Duration;
+use tokio::runtime::Builder;
+use tracing_subscriber::EnvFilter;
+
+/// How long a run that was interrupted may take to clean up.
+const CLEAN_UP: Duration = Duration::from_secs(5);
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    tracing_subscriber::fmt()
+        .with_env_filter(EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
+    let result = match cli.command {
+        Command::Demo(args) => until_interrupted(demo::demo(args)),
+        Command::Sync(args) => until_interrupted(sync::sync(args)),
+        Command::Inspect(args) => inspect::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            Lines::Stderr.write(&format!("error: {}", failure.line()));
+            failure.exit_code()
+        }
+    }
+}
+
+/// Runs on a runtime of its own until the end or Ctrl-C; temporary files are gone in both cases.
+fn until_interrupted(
+    work: impl Future<Output = Result<(), Failure>> + Send + 'static,
+) -> Result<(), Failure> {
+    let runtime =
+        Builder::new_multi_thread().enable_all().build().map_err(|error| Failure::Runtime(error.into()))?;
+    let mut task = runtime.spawn(work);
+    let result = runtime.block_on(async {
+        tokio::select! {
+            ended = &mut task => ended.unwrap_or_else(|error| Err(Failure::Runtime(error.into()))),
+            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        }
+    });
+    task.abort();
+    runtime.shutdown_timeout(CLEAN_UP);
+    result
+}

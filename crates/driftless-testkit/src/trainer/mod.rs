@@ -60,7 +60,7 @@ impl TinyTrainer {
     /// A trainer before its first step: initial weights in their places, moments zero.
     #[must_use]
     pub fn new(plan: &RemapPlan, seed: u64) -> Self {
-        let hyper = Hyperparameters { lr: 1e-6, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+        let hyper = Hyperparameters { lr: 4e-7, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
         let memory = plan.senders().iter().map(zeroed_memory).collect();
         let (params, senders) = (plan.params().to_vec(), plan.senders().to_vec());
         let trainer = Self { params, senders, memory, noise: Noise::new(seed), hyper, step: 0 };

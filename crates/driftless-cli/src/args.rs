@@ -1,0 +1,136 @@
+//! The command line.
+
+use crate::report::ReportTarget;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use driftless_layout::{RolloutLayout, TrainerLayout};
+use driftless_numerics::Family;
+use std::path::PathBuf;
+
+const LAYOUTS: &str = "Trainer layouts:  hf, megatron:tp=T,pp=P,dp=D,ep=E
+Rollout layouts:  hf, vllm:tp=T, sglang:tp=T,ep=E
+Axes that are not named are 1. The option router=fp32 beside the axes, as in
+vllm:tp=2,router=fp32, serves the routers of an MoE model in FP32.";
+
+const SYNC_EXAMPLES: &str = "Examples:
+  driftless sync run/ --trainer hf --rollout vllm:tp=4
+  driftless sync run/ --trainer megatron:tp=2,pp=2,dp=2 \\
+      --rollout vllm:tp=4 --rollout vllm:tp=1 --json report.json
+  driftless sync run/ --trainer megatron:tp=2,ep=4,dp=4 \\
+      --rollout sglang:tp=2,ep=2 --detector snapshot --json -
+
+Exit code: 0 every receiver identical at every version, 1 not identical,
+2 bad input, 130 interrupted.";
+
+const DEMO_EXAMPLES: &str = "Examples:
+  driftless demo
+  driftless demo --versions 100 --rollout sglang:tp=2 --json -
+
+Exit code: 0 every receiver identical at every version, 1 not identical,
+2 bad input, 130 interrupted.";
+
+const INSPECT_EXAMPLES: &str = "Examples:
+  driftless inspect run/trainer-step-0007.safetensors
+  driftless inspect run/policy-step-0006.safetensors --json
+  driftless inspect fragment.section
+
+Exit code: 0 described, 2 not a file that driftless knows.";
+
+/// Keeps a fleet of rollout engines bit-identical to a trainer by sending only the weights that changed.
+#[derive(Debug, Parser)]
+#[command(name = "driftless", version, about, propagate_version = true)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// The subcommands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Train a tiny policy in this process and keep rollout replicas identical to it, without any files.
+    #[command(after_help = DEMO_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{DEMO_EXAMPLES}"))]
+    Demo(DemoArgs),
+    /// Sync every recorded step of a folder from a trainer layout to rollout layouts, and prove the result.
+    ///
+    /// DIR holds config.json (Hugging Face keys), policy-step-NNNN.safetensors (served weights) and
+    /// trainer-step-NNNN.safetensors (per parameter the FP32 master under its name, .exp_avg, .exp_avg_sq, with AMSGrad
+    /// also .max_exp_avg_sq; metadata step, lr, beta1, beta2, eps, weight_decay, and optionally optimizer, family,
+    /// amsgrad, no_decay_suffix, and <key>@<parameter> for a parameter's own value). The rollouts start from the
+    /// highest policy step below the first trainer step, and are compared with every later policy bit for bit.
+    #[command(after_help = SYNC_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{SYNC_EXAMPLES}"))]
+    Sync(SyncArgs),
+    /// Describe a trainer state, a policy file or a section file.
+    #[command(after_help = INSPECT_EXAMPLES)]
+    Inspect(InspectArgs),
+}
+
+/// What every run takes.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunArgs {
+    /// How the trainer knows which weights changed.
+    #[arg(long, value_enum, default_value_t = DetectorArg::Inversion)]
+    pub(crate) detector: DetectorArg,
+    /// Write the report as JSON to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<ReportTarget>,
+}
+
+/// The detectors that a user can choose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DetectorArg {
+    /// Invert the optimizer's step; needs no memory, and can never miss a change.
+    Inversion,
+    /// Keep a BF16 copy of the last published weights; exact for any optimizer.
+    Snapshot,
+}
+
+/// `driftless demo`.
+#[derive(Args, Debug)]
+pub(crate) struct DemoArgs {
+    /// How many versions to sync.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) versions: u64,
+    /// Seed of the weights and gradients: one seed, one policy, on any layout.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// How the trainer holds the policy.
+    #[arg(long, value_name = "LAYOUT", default_value = "megatron:tp=2,pp=2,dp=2")]
+    pub(crate) trainer: TrainerLayout,
+    /// How a rollout replica holds it; give it once per replica.
+    #[arg(long = "rollout", value_name = "LAYOUT", default_values = ["vllm:tp=4", "vllm:tp=1"])]
+    pub(crate) rollouts: Vec<RolloutLayout>,
+    /// The rest.
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// `driftless sync`.
+#[derive(Args, Debug)]
+pub(crate) struct SyncArgs {
+    /// The folder of the recorded steps.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+    /// How the trainer holds the policy.
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) trainer: TrainerLayout,
+    /// How a rollout replica holds it; give it once per replica.
+    #[arg(long = "rollout", value_name = "LAYOUT", required = true)]
+    pub(crate) rollouts: Vec<RolloutLayout>,
+    /// The optimizer family, in place of the files' own: auto, agnostic, torch, ...
+    #[arg(long, value_name = "NAME")]
+    pub(crate) family: Option<Family>,
+    /// The rest.
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+}
+
+/// `driftless inspect`.
+#[derive(Args, Debug)]
+pub(crate) struct InspectArgs {
+    /// The file to describe.
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Describe it as JSON, to standard output or to FILE.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) json: Option<ReportTarget>,
+}

@@ -1,0 +1,57 @@
+//! `driftless demo`: a tiny policy trained in this process, and rollouts that follow it.
+
+use crate::args::DemoArgs;
+use crate::failure::Failure;
+use crate::run::run;
+use crate::source::StateSource;
+use driftless::SourceBinding;
+use driftless_layout::ParamMeta;
+use driftless_numerics::StepParams;
+use driftless_testkit::{TinyTrainer, tiny_plan};
+
+/// Plans, trains and syncs.
+pub(crate) async fn demo(args: DemoArgs) -> Result<(), Failure> {
+    args.run.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
+    let plan = tiny_plan(&args.trainer, &args.rollouts)
+        .map_err(|source| Failure::Layout { place: "the demo's policy".into(), source })?;
+    let source = TrainedSource { trainer: TinyTrainer::new(&plan, args.seed), versions: args.versions };
+    run(plan, Box::new(source), args.run).await
+}
+
+/// A trainer that steps when a version is asked for.
+struct TrainedSource {
+    trainer: TinyTrainer,
+    versions: u64,
+}
+
+impl StateSource for TrainedSource {
+    fn start(&self) -> u64 {
+        0
+    }
+
+    fn versions(&self) -> Vec<u64> {
+        (1..=self.versions).collect()
+    }
+
+    fn steps_taken(&self) -> u64 {
+        self.trainer.steps_taken()
+    }
+
+    fn memory(&self) -> Vec<Vec<SourceBinding>> {
+        let binding = |state: driftless_testkit::TensorState| SourceBinding {
+            master: state.master,
+            exp_avg: state.exp_avg,
+            exp_avg_sq: state.exp_avg_sq,
+        };
+        let ranks = self.trainer.memory().into_iter();
+        ranks.map(|tensors| tensors.into_iter().map(binding).collect()).collect()
+    }
+
+    fn advance(&mut self, _version: u64) -> Result<StepParams, Failure> {
+        Ok(self.trainer.step())
+    }
+
+    fn words(&self, param: &ParamMeta) -> Result<Vec<u16>, Failure> {
+        Ok(self.trainer.canonical_words(param))
+    }
+}

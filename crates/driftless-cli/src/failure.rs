@@ -1,0 +1,63 @@
+//! What ends the program other than success, and its exit code.
+
+use crate::files::BadInput;
+use driftless_layout::LayoutError;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+/// Why a command did not succeed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// A file is not what it should be.
+    #[error(transparent)]
+    BadInput(#[from] BadInput),
+    /// The config, a layout, or the two together cannot be planned.
+    #[error("{place}")]
+    Layout {
+        /// The file and the layouts.
+        place: String,
+        /// What does not fit.
+        source: LayoutError,
+    },
+    /// A file could not be written.
+    #[error("{path}: the report was not written")]
+    Write {
+        /// The file.
+        path: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// The runtime could not start, or refused the memory it was given.
+    #[error("the sync could not run")]
+    Runtime(#[source] Box<dyn Error + Send + Sync>),
+    /// Some receiver is not identical at some version; the report says which.
+    #[error("not identical: {0}")]
+    NotIdentical(String),
+    /// The user stopped the program.
+    #[error("interrupted")]
+    Interrupted,
+}
+
+impl Failure {
+    /// 1: not identical, 2: bad input, 130: interrupted.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(match self {
+            Self::NotIdentical(_) | Self::Runtime(_) => 1,
+            Self::BadInput(_) | Self::Layout { .. } | Self::Write { .. } => 2,
+            Self::Interrupted => 130,
+        })
+    }
+
+    /// The failure and its causes in one line.
+    pub(crate) fn line(&self) -> String {
+        let mut line = self.to_string();
+        // `BadInput` and its kin are transparent: their text is the whole story.
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            let _ = write!(line, ": {error}");
+            cause = error.source();
+        }
+        line
+    }
+}

@@ -1,0 +1,164 @@
+//! `driftless sync`: recorded steps of a folder, from any trainer layout to any rollout layouts.
+
+use crate::args::SyncArgs;
+use crate::failure::Failure;
+use crate::files::{BadInput, Folder, Moments, RecordedStep};
+use crate::placement::Placement;
+use crate::run::run;
+use crate::source::StateSource;
+use driftless::{SourceBinding, StateBuffer};
+use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, ServedDtypes};
+use driftless_numerics::bf16::widen;
+use driftless_numerics::{Family, StepParams};
+use driftless_types::{Dtype, Fqn, index_of};
+use std::collections::BTreeMap;
+
+/// Checks every file, then runs.
+pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
+    args.run.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
+    let folder = Folder::open(&args.dir)?;
+    let plan = plan(&folder, &args)?;
+    folder.check(plan.params())?;
+    let source = FolderSource::new(folder, &plan, args.family)?;
+    run(plan, Box::new(source), args.run).await
+}
+
+fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
+    let config_error = |source| Failure::Layout { place: folder.config_path().display().to_string(), source };
+    let config = ModelConfig::from_json(folder.config()).map_err(config_error)?;
+    let any_dtype = Model::new(config.clone(), &ServedDtypes::default()).map_err(config_error)?;
+    let dtypes = folder.served_dtypes(any_dtype.params())?;
+    compile(config, dtypes, args).map_err(|source| {
+        let rollouts: Vec<_> = args.rollouts.iter().map(|layout| format!("--rollout {layout}")).collect();
+        let config = folder.config_path().display();
+        Failure::Layout {
+            place: format!("{config} with --trainer {} {}", args.trainer, rollouts.join(" ")),
+            source,
+        }
+    })
+}
+
+fn compile(
+    config: ModelConfig,
+    dtypes: BTreeMap<Fqn, Dtype>,
+    args: &SyncArgs,
+) -> Result<RemapPlan, LayoutError> {
+    let served = ServedDtypes::new(dtypes, &args.trainer, &args.rollouts)?;
+    RemapPlan::compile(&Model::new(config, &served)?, &args.trainer, &args.rollouts)
+}
+
+/// Recorded states, laid out as the trainer would hold them in memory.
+struct FolderSource {
+    folder: Folder,
+    family: Option<Family>,
+    params: Vec<ParamMeta>,
+    placement: Placement,
+    memory: Vec<Vec<SourceBinding>>,
+    /// The index of the step reached; `None`: the start.
+    reached: Option<usize>,
+}
+
+impl FolderSource {
+    /// Memory that holds the starting policy. What the masters were then was not recorded, but their served bits were.
+    fn new(folder: Folder, plan: &RemapPlan, family: Option<Family>) -> Result<Self, BadInput> {
+        let (params, placement) = (plan.params().to_vec(), Placement::new(plan));
+        let source = Self { folder, family, params, placement, memory: zeroed(plan), reached: None };
+        for param in &source.params {
+            let words = source.folder.start().words(param)?;
+            let zeros = vec![0.0; index_of(param.elements())];
+            let master = masters_of(param.dtype, &words);
+            source.write(param, &Moments { master, exp_avg: zeros.clone(), exp_avg_sq: zeros });
+        }
+        Ok(source)
+    }
+
+    fn recorded(&self) -> Option<&RecordedStep> {
+        self.reached.map(|index| &self.folder.steps()[index])
+    }
+
+    fn write(&self, param: &ParamMeta, moments: &Moments) {
+        for place in self.placement.sources(param) {
+            let binding = &self.memory[place.sender][place.tensor];
+            place.fill(param, &moments.master, &mut binding.master.write());
+            place.fill(param, &moments.exp_avg, &mut binding.exp_avg.write());
+            place.fill(param, &moments.exp_avg_sq, &mut binding.exp_avg_sq.write());
+        }
+    }
+
+    fn params_of(&self, recorded: &RecordedStep) -> StepParams {
+        let params = recorded.state.optimizer().params.clone();
+        match self.family {
+            Some(family) => params.with_family(family),
+            None => params,
+        }
+    }
+}
+
+impl StateSource for FolderSource {
+    fn start(&self) -> u64 {
+        self.folder.start_step()
+    }
+
+    fn versions(&self) -> Vec<u64> {
+        self.folder.steps().iter().map(|recorded| recorded.step).collect()
+    }
+
+    fn steps_taken(&self) -> u64 {
+        self.folder.start_step()
+    }
+
+    fn memory(&self) -> Vec<Vec<SourceBinding>> {
+        self.memory.clone()
+    }
+
+    fn advance(&mut self, version: u64) -> Result<StepParams, Failure> {
+        self.reached = self.folder.steps().iter().position(|recorded| recorded.step == version);
+        let recorded = self.recorded().expect("a run asks only for recorded versions");
+        for param in &self.params {
+            self.write(param, &recorded.state.moments(param)?);
+        }
+        Ok(self.params_of(recorded))
+    }
+
+    /// The recorded policy; where there is none, the recorded masters as the trainer's family casts them.
+    fn words(&self, param: &ParamMeta) -> Result<Vec<u16>, Failure> {
+        let Some(recorded) = self.recorded() else { return Ok(self.folder.start().words(param)?) };
+        if let Some(policy) = &recorded.policy {
+            return Ok(policy.words(param)?);
+        }
+        let cast = self.params_of(recorded).family.cast();
+        let master = recorded.state.moments(param)?.master;
+        Ok(match param.dtype {
+            Dtype::Bf16 => master.iter().map(|x| cast.bits(*x)).collect(),
+            Dtype::Fp32 => master.iter().flat_map(|x| halves(*x)).collect(),
+        })
+    }
+}
+
+fn zeroed(plan: &RemapPlan) -> Vec<Vec<SourceBinding>> {
+    let zeros = |elements| StateBuffer::new(vec![0.0; index_of(elements)]);
+    let binding = |elements| SourceBinding {
+        master: zeros(elements),
+        exp_avg: zeros(elements),
+        exp_avg_sq: zeros(elements),
+    };
+    let senders = plan.senders().iter();
+    senders.map(|sender| sender.tensors.iter().map(|tensor| binding(tensor.elements())).collect()).collect()
+}
+
+/// Masters that are served as these words.
+fn masters_of(dtype: Dtype, words: &[u16]) -> Vec<f32> {
+    match dtype {
+        Dtype::Bf16 => words.iter().map(|word| widen(*word)).collect(),
+        Dtype::Fp32 => {
+            let whole = |[low, high]: &[u16; 2]| f32::from_bits(u32::from(*high) << 16 | u32::from(*low));
+            words.as_chunks::<2>().0.iter().map(whole).collect()
+        }
+    }
+}
+
+/// An FP32 weight as its two words, low half first.
+const fn halves(x: f32) -> [u16; 2] {
+    let [a, b, c, d] = x.to_le_bytes();
+    [u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])]
+}
