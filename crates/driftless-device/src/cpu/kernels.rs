@@ -4,7 +4,10 @@
 //! Rust neither contracts nor reorders floating point, so every variant gives the same bits: they differ in speed alone.
 #![cfg_attr(
     target_arch = "x86_64",
-    expect(unsafe_code, reason = "calls of code for instruction sets found at start")
+    expect(
+        unsafe_code,
+        reason = "prefetches, and calls of code for instruction sets that were found at start"
+    )
 )]
 
 use driftless_numerics::{DigestKeys, Rule, bf16};
@@ -14,6 +17,9 @@ use driftless_types::{Digest, ParamId};
 pub(super) const BLOCK_ELEMENTS: usize = 1024;
 
 const GROUP: usize = 64;
+
+#[cfg(target_arch = "x86_64")]
+const CACHE_LINE_BYTES: usize = 64;
 
 /// One bit per element of a block, bit `k % 64` of word `k / 64`: set if the element must be sent.
 pub(super) type Mask = [u64; BLOCK_ELEMENTS / GROUP];
@@ -75,9 +81,34 @@ impl Hasher<'_> {
 
 #[inline(always)]
 fn cast(x: &[f32], bits: &mut [u16]) {
+    let (xs, x) = x.as_chunks::<GROUP>();
+    let (groups, bits) = bits.as_chunks_mut::<GROUP>();
+    for (bits, x) in groups.iter_mut().zip(xs) {
+        prefetch_next_block(x);
+        cast_group(x, bits);
+    }
+    cast_group(x, bits);
+}
+
+#[inline(always)]
+fn cast_group(x: &[f32], bits: &mut [u16]) {
     for (bits, &x) in bits.iter_mut().zip(x) {
         *bits = bf16::cast(x);
     }
+}
+
+/// Asks for what lies one block after a group: hardware prefetchers stop at the end of a page, which is a block long.
+#[inline(always)]
+fn prefetch_next_block<T>(group: &[T; GROUP]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in group.chunks(CACHE_LINE_BYTES / size_of::<T>()) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let ahead = line.as_ptr().wrapping_add(BLOCK_ELEMENTS);
+        // SAFETY: a prefetch is a hint. It loads nothing and faults nowhere, even beyond the end of the slice.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = group;
 }
 
 #[inline(always)]
@@ -88,6 +119,8 @@ fn invert(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
     let (vs, v) = block.exp_avg_sq.as_chunks::<GROUP>();
     let mut all_within = true;
     for (((marks, x), m), v) in mask.iter_mut().zip(xs).zip(ms).zip(vs) {
+        prefetch_next_block(m);
+        prefetch_next_block(v);
         *marks = rule.send_mask(x, m, v);
         all_within &= are_within(rule, m, v);
     }
@@ -108,6 +141,7 @@ fn compare(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
     let (groups, bits) = bits.as_chunks::<GROUP>();
     let (old_groups, previous) = previous.as_chunks_mut::<GROUP>();
     for ((marks, bits), previous) in mask.iter_mut().zip(groups).zip(old_groups) {
+        prefetch_next_block(previous);
         *marks = differences(bits, previous);
         *previous = *bits;
     }
