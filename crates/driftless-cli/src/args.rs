@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// DIR holds config.json (Hugging Face keys), policy-step-NNNN.safetensors (served weights) and
     /// trainer-step-NNNN.safetensors (per parameter the FP32 master under its name, .exp_avg, .exp_avg_sq, with AMSGrad
     /// also .max_exp_avg_sq; metadata step, lr, beta1, beta2, eps, weight_decay, and optionally optimizer, family,
-    /// amsgrad, no_decay_suffix, and <key>@<parameter> for a parameter's own value). The rollouts start from the
+    /// amsgrad, no_decay_suffix, and `<key>@<parameter>` for a parameter's own value). The rollouts start from the
     /// highest policy step below the first trainer step, and are compared with every later policy bit for bit.
     #[command(after_help = SYNC_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{SYNC_EXAMPLES}"))]
     Sync(SyncArgs),
