@@ -18,6 +18,7 @@
 mod actors;
 mod binding;
 mod check;
+mod coordinators;
 mod engine;
 mod message;
 mod options;

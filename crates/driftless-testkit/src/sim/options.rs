@@ -68,10 +68,16 @@ pub enum Sabotage {
     ObeyOldLead,
     /// An applied attempt is forgotten when its actor restarts, and its undo log with it.
     ForgetApplied,
-    /// A sender serves an attempt from whatever patch it holds.
-    SendAnyVersion,
+    /// Sender 0 sends the bits of the base for those of the version.
+    SendOldBits,
     /// The coordinator's back-off timers never fire.
     NeverRetry,
+    /// Tensors with a wrong digest are never sent whole.
+    ForgetRepair,
+    /// The resume hook is never called.
+    NeverResume,
+    /// A sender posts one byte more than its records announced.
+    PostAnotherSize,
 }
 
 /// The shape of a cluster, its faults and its patience.

@@ -282,6 +282,7 @@ impl World {
                 let result = if fails { Err(RootCause::Pause("busy".into())) } else { Ok(()) };
                 self.call_hook(replica, Call { by: me, hook: Hook::Pause(fence, result) });
             }
+            LeadCommand::Resume if self.options.sabotage == Sabotage::NeverResume => {}
             LeadCommand::Resume => self.call_hook(replica, Call { by: me, hook: Hook::Resume }),
             LeadCommand::ArmTimer { id, after } => {
                 self.arm(me, after, Message::ToLead(LeadEvent::TimerFired(id)));

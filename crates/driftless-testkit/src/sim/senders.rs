@@ -10,7 +10,7 @@ use driftless_proto::{
     CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Limits, Needs, ReplicaOutcome, RootCause,
     Shape,
 };
-use driftless_types::{Fence, Member, ReceiverId, ReplicaId, SenderId, Version};
+use driftless_types::{Fence, Member, ReceiverId, ReplicaId, Round, SenderId, Version};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -114,9 +114,7 @@ impl World {
         }
         actor.promised = fence.epoch;
         let older = actor.exchanges.remove(&replica);
-        let held = slot
-            .patch
-            .filter(|&held| held == fence.version || self.options.sabotage == Sabotage::SendAnyVersion);
+        let held = slot.patch.filter(|&held| held == fence.version);
         if let Some((older, _)) = older {
             self.abort_transfers(older);
         }
@@ -145,6 +143,8 @@ impl World {
     ) -> BTreeMap<Member, u64> {
         let mine = self.edges.iter().filter(|(from, to)| *from == id && to.replica == replica);
         let receivers: Vec<_> = mine.map(|(_, to)| *to).collect();
+        let is_stale = self.options.sabotage == Sabotage::SendOldBits && id == SenderId(0);
+        let version = if is_stale { needs.base } else { version };
         let mut outgoing = BTreeMap::new();
         for receiver in receivers {
             let bytes = match self.rng.between(0, 3) {
@@ -152,7 +152,10 @@ impl World {
                 0 | 1 => 0,
                 _ => self.rng.between(1, LARGEST_PAYLOAD_BYTES),
             };
-            let repair = needs.repair.get(&receiver).cloned().unwrap_or_default();
+            let mut repair = needs.repair.get(&receiver).cloned().unwrap_or_default();
+            if self.options.sabotage == Sabotage::ForgetRepair {
+                repair.clear();
+            }
             let part = Part { version, base: needs.base, repair, bytes };
             self.transport.offer(fence, id, receiver, part);
             outgoing.insert(Member::Receiver(receiver), bytes);
@@ -206,7 +209,10 @@ impl World {
         command: ExchangeCommand,
     ) -> Result<(), Breach> {
         match command {
-            ExchangeCommand::Post { round, sends, receives } => {
+            ExchangeCommand::Post { round, mut sends, receives } => {
+                if round == Round::Payload && self.options.sabotage == Sabotage::PostAnotherSize {
+                    sends.values_mut().for_each(|bytes| *bytes += 1);
+                }
                 let batch = Batch { at: me, sends, receives };
                 let (started, notices) = self.transport.post(fence, member, round, batch)?;
                 for transfer in started {

@@ -1,18 +1,16 @@
-//! The event loop: time, links, deaths, restarts, the trainer's steps and the coordinator.
+//! The event loop: time, links, deaths, restarts, the trainer's steps.
 
 use super::Report;
 use super::actors::{CoordinatorSlot, Cut, ReceiverSlot, ReplicaSlot, SenderSlot, is_current};
 use super::binding::Binding;
 use super::check::{Breach, Checks};
 use super::message::{Actor, Address, Happening, Message};
-use super::options::{FaultKind, Missing, Sabotage, SimOptions};
+use super::options::{FaultKind, Missing, SimOptions};
 use super::rng::Rng;
 use super::trace::Trace;
 use super::transport::Transport;
-use driftless_proto::{
-    Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Engine, LeadEvent, ReplicaOutcome,
-};
-use driftless_types::{Epoch, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version};
+use driftless_proto::{CoordinatorEvent, Engine, ReplicaOutcome};
+use driftless_types::{Member, ReceiverId, ReplicaId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -44,7 +42,7 @@ pub(super) struct World {
     newest: Version,
     faults_left: u32,
     faults: u64,
-    attempts: u64,
+    pub(super) attempts: u64,
     disturbed_ms: u64,
 }
 
@@ -303,81 +301,6 @@ impl World {
         let heard = |slot: &SenderSlot| slot.patch == Some(newest) && slot.outcomes.len() == all;
         if self.senders.values().all(heard) {
             self.version_ended(newest);
-        }
-    }
-
-    // The coordinator.
-
-    fn restart_coordinator(&mut self) {
-        self.coordinator.life += 1;
-        self.coordinator.counter += 1;
-        let epoch = Epoch { counter: self.coordinator.counter, incarnation: self.rng.next() };
-        let options = CoordinatorOptions {
-            max_attempts: self.options.max_attempts,
-            first_back_off: Duration::from_millis(50),
-            longest_back_off: Duration::from_millis(1000),
-        };
-        let (senders, receivers) = (self.senders.keys().copied(), self.receivers.keys().copied());
-        let (run, plan) = (RunId::default(), PlanDigest::default());
-        let machine = Coordinator::new(run, plan, epoch, senders, receivers, options);
-        self.coordinator.live = Some(machine);
-        let me = Address { actor: Actor::Coordinator, life: self.coordinator.life };
-        let senders: Vec<_> = self.senders.keys().map(|&id| Actor::Sender(id)).collect();
-        let receivers: Vec<_> = self.receivers.keys().map(|&id| Actor::Receiver(id)).collect();
-        for actor in senders.into_iter().chain(receivers) {
-            self.say(me, actor, Message::NewCoordinator(epoch));
-            if matches!(actor, Actor::Receiver(id) if id.is_lead()) {
-                self.say(me, actor, Message::ToLead(LeadEvent::NewEpoch(epoch)));
-            }
-        }
-    }
-
-    fn coordinate(&mut self, event: CoordinatorEvent) -> Result<(), Breach> {
-        let Some(machine) = &mut self.coordinator.live else { return Ok(()) };
-        let commands = machine.handle(event);
-        let cut = self.cut(FaultKind::KillCoordinator, commands.len());
-        let me = Address { actor: Actor::Coordinator, life: self.coordinator.life };
-        let all = commands.len();
-        for (done, command) in commands.into_iter().enumerate() {
-            if cut.is_here(done) {
-                break;
-            }
-            self.coordinator_command(me, command);
-        }
-        if (0..=all).any(|done| cut.is_here(done)) {
-            self.kill(Actor::Coordinator);
-        }
-        Ok(())
-    }
-
-    fn coordinator_command(&mut self, me: Address, command: CoordinatorCommand) {
-        let lead = |replica| Actor::Receiver(ReceiverId { replica, rank: 0 });
-        match command {
-            CoordinatorCommand::Begin { fence, replica, needs } => {
-                self.attempts += 1;
-                self.say(me, lead(replica), Message::ToLead(LeadEvent::Begin(fence)));
-                self.tell_senders(me, &Message::Begin(fence, replica, needs));
-            }
-            CoordinatorCommand::Abort { fence, replica, cause } => {
-                self.abort_transfers(fence);
-                self.say(me, lead(replica), Message::ToLead(LeadEvent::Abort(fence, cause)));
-                self.tell_senders(me, &Message::Abort(fence, replica));
-            }
-            CoordinatorCommand::ArmTimer { id, after } => {
-                if self.options.sabotage != Sabotage::NeverRetry {
-                    self.arm(me, after, Message::ToCoordinator(CoordinatorEvent::TimerFired(id)));
-                }
-            }
-            CoordinatorCommand::Settle { replica, version, outcome } => {
-                self.tell_senders(me, &Message::Settle(replica, version, outcome));
-            }
-        }
-    }
-
-    fn tell_senders(&mut self, from: Address, message: &Message) {
-        let senders: Vec<_> = self.senders.keys().copied().collect();
-        for sender in senders {
-            self.say(from, Actor::Sender(sender), message.clone());
         }
     }
 
