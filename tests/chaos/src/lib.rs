@@ -1,1 +1,96 @@
-//! Placeholder.
+//! A fleet under test: the tiny trainer, real actors, and rollouts whose every bit is compared with the trainer's.
+#![forbid(unsafe_code)]
+
+use anyhow::{Result, ensure};
+use driftless::{
+    Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding, Trainer, TrainerMemory,
+    Version, WordBuffer,
+};
+use driftless_testkit::{TinyTrainer, tiny_plan};
+
+/// A trainer and its replicas, with handles to all memory.
+pub struct Fleet {
+    /// The node under test.
+    pub node: Node,
+    /// The facade's trainer.
+    pub trainer: Trainer,
+    /// One per replica.
+    pub rollouts: Vec<Rollout>,
+    /// The optimizer.
+    pub policy: TinyTrainer,
+    live: Vec<Vec<Vec<WordBuffer>>>,
+    version: u64,
+}
+
+impl Fleet {
+    /// Starts a fleet of these layouts at version 0.
+    ///
+    /// # Errors
+    /// A layout that does not fit the tiny policy, or a node that does not start.
+    pub async fn start(trainer: &str, rollouts: &[&str], options: NodeOptions) -> Result<Self> {
+        let layouts = rollouts.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
+        let plan = tiny_plan(&trainer.parse()?, &layouts)?;
+        let policy = TinyTrainer::new(&plan, 7);
+        let live: Vec<Vec<Vec<WordBuffer>>> = plan
+            .replicas()
+            .iter()
+            .map(|replica| replica.receivers.iter().map(|r| buffers(policy.expected_words(r))).collect())
+            .collect();
+        let node = Node::start(plan, options).await?;
+        let memory = TrainerMemory { ranks: sources(&policy), steps_taken: 0, version: Version(0) };
+        let trainer = node.attach_trainer(memory).await?;
+        let mut handles = Vec::new();
+        for (index, ranks) in (0u32..).zip(&live) {
+            let memory = RolloutMemory { ranks: ranks.clone() };
+            handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
+        }
+        Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0 })
+    }
+
+    /// Takes one optimizer step and waits until its version has ended.
+    ///
+    /// # Errors
+    /// A version that does not grow, which would be a bug.
+    pub async fn step(&mut self) -> Result<Outcome> {
+        let step = self.trainer.step_begin().await;
+        let params = self.policy.step();
+        self.version += 1;
+        let sync = self.trainer.step_done(step, Version(self.version), params)?;
+        Ok(sync.committed().await)
+    }
+
+    /// Compares every bit of every receiver with what the trainer holds now.
+    ///
+    /// # Errors
+    /// Names the first tensor that differs.
+    pub fn ensure_identical(&self) -> Result<()> {
+        for (replica, ranks) in self.node.plan().replicas().iter().zip(&self.live) {
+            for (receiver, tensors) in replica.receivers.iter().zip(ranks) {
+                let expected = self.policy.expected_words(receiver);
+                for ((tensor, live), expected) in receiver.tensors.iter().zip(tensors).zip(expected) {
+                    ensure!(*live.read() == *expected, "{}: {} differs", receiver.name, tensor.name);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Live words of a receiver's tensor, to damage them.
+    #[must_use]
+    pub fn live(&self, replica: usize, rank: usize, tensor: usize) -> &WordBuffer {
+        &self.live[replica][rank][tensor]
+    }
+}
+
+fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {
+    words.into_iter().map(WordBuffer::new).collect()
+}
+
+fn sources(policy: &TinyTrainer) -> Vec<Vec<SourceBinding>> {
+    let bind = |state: driftless_testkit::TensorState| SourceBinding {
+        master: state.master,
+        exp_avg: state.exp_avg,
+        exp_avg_sq: state.exp_avg_sq,
+    };
+    policy.memory().into_iter().map(|rank| rank.into_iter().map(bind).collect()).collect()
+}

@@ -103,7 +103,7 @@ impl Actor for ReceiverActor {
             records: BTreeMap::new(),
             payload: BTreeMap::new(),
             moved_at: Instant::now(),
-            tasks: Tasks::default(),
+            tasks: Tasks::new(me.get_cell()),
         };
         state.restore(me.clone());
         state.shared.registry.enter_receiver(id, me);

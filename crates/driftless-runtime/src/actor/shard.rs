@@ -80,7 +80,8 @@ impl Actor for ShardActor {
         shared.registry.enter_shard(id, me.clone());
         // A step that a predecessor left undetected; or none, which is answered at once.
         me.cast(ShardMsg::StepDone)?;
-        Ok(ShardState { shared, binding, attempts: BTreeMap::new(), tasks: Tasks::default() })
+        let tasks = Tasks::new(me.get_cell());
+        Ok(ShardState { shared, binding, attempts: BTreeMap::new(), tasks })
     }
 
     async fn handle(

@@ -5,7 +5,7 @@ use driftless_device::{Device, DeviceError, UndoLog, WordBuffer};
 use driftless_layout::{ReceiverPlan, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -35,6 +35,8 @@ pub struct Live {
     pub applied: Option<Fence>,
     /// The attempt that was committed last.
     pub committed: Option<Fence>,
+    /// Tensors whose digest did not match: what is in memory is not what is remembered, so they are hashed anew.
+    pub suspect: BTreeSet<u32>,
     /// Canonical elements changed by the open attempt of which this is the first holder in its replica.
     pub changed: u64,
 }
@@ -75,6 +77,7 @@ impl ReceiverBinding {
             staged: None,
             applied: None,
             committed: None,
+            suspect: BTreeSet::new(),
             changed: 0,
         };
         let version = AtomicU64::new(version.0);

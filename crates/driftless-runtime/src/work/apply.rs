@@ -31,6 +31,7 @@ pub(crate) fn scatter(
     let promised = live.staged.as_ref().map_or(&[][..], |staged| &staged.promised);
     let tensors = differing(&live.digests, promised);
     if !tensors.is_empty() {
+        live.suspect.clone_from(&tensors);
         return Err(RootCause::DigestMismatch { tensors });
     }
     live.applied = Some(*fence);
@@ -111,6 +112,18 @@ pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) 
     }
     live.applied = None;
     live.staged = None;
+    rehash(shared, binding, live)
+}
+
+/// A repair must start from the bits that are there, not from those that should be.
+fn rehash(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
+    let tensors = &shared.plan.receiver(binding.id).tensors;
+    for suspect in std::mem::take(&mut live.suspect) {
+        let index = index_of(suspect.into());
+        let words = binding.memory[index].read();
+        let digest = shared.device.digest(&words, &tensors[index], shared.plan.params(), &shared.keys);
+        live.digests[index] = digest.map_err(|error| RootCause::Task(error.to_string()))?;
+    }
     Ok(())
 }
 

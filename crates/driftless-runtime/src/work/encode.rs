@@ -3,8 +3,8 @@
 use crate::binding::{Knowledge, Patch, SenderBinding};
 use crate::{Phase, Shared};
 use bytes::Bytes;
-use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, encode_section};
-use driftless_device::ReadGuard;
+use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_section};
+use driftless_device::{DeviceError, ReadGuard};
 use driftless_layout::{Edge, Fragment, SenderPlan};
 use driftless_proto::{Needs, RootCause};
 use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of};
@@ -39,7 +39,8 @@ struct Encoder<'a> {
     plan: &'a SenderPlan,
     needs: &'a Needs,
     kept: Vec<&'a [f32]>,
-    live: Vec<ReadGuard<'a, f32>>,
+    /// The trainer's weights, unless the optimizer has moved on.
+    live: Option<Vec<ReadGuard<'a, f32>>>,
     remap: Duration,
     sent: u64,
     repaired: u64,
@@ -60,19 +61,10 @@ pub(crate) fn encode(
     let patch = binding.patch().filter(|patch| patch.version == fence.version);
     let patch = patch.ok_or_else(|| RootCause::Task("no patch is held for this version".into()))?;
     let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
-    let edges: Vec<&Edge> = plan.edges.iter().filter(|edge| edge.receiver.replica == replica).collect();
-    let needs_live = edges.iter().any(|edge| {
-        edge.fragments
-            .iter()
-            .any(|fragment| matches!(mode(&patch, needs, edge, fragment), Mode::Live | Mode::Repair))
-    });
-    let standing =
-        needs_live.then(|| shared.standing.read(fence.version).ok_or(RootCause::WeightsMoved)).transpose()?;
-    let live = if standing.is_some() {
-        binding.memory.iter().map(|m| m.master.read()).collect()
-    } else {
-        Vec::new()
-    };
+    let edges = plan.edges.iter().filter(|edge| edge.receiver.replica == replica);
+    // As long as this is held the optimizer waits, at the speed of memory: no peer is waited for in here.
+    let standing = shared.standing.read(fence.version);
+    let live = standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.read()).collect());
     let kept =
         (0u32..).zip(&plan.tensors).map(|(i, _)| patch.kept.get(&i).map_or(&[][..], Vec::as_slice)).collect();
     let remap = Duration::ZERO;
@@ -129,21 +121,36 @@ impl Encoder<'_> {
 
     fn changes(&mut self, edge: &Edge, fragment: &Fragment) -> Result<ChangeSet, RootCause> {
         let started = Instant::now();
-        let device = &self.shared.device;
         let mode = mode(self.patch, self.needs, edge, fragment);
-        let changes = match mode {
-            Mode::Sparse => device.remap(&self.patch.changes, fragment),
-            Mode::Kept => device.gather(&self.kept, fragment),
-            Mode::Live | Mode::Repair => {
-                let live: Vec<&[f32]> = self.live.iter().map(|guard| &**guard).collect();
-                device.gather(&live, fragment)
-            }
-        };
         if mode == Mode::Repair {
             self.repaired += 1;
         }
+        let changes = match mode {
+            Mode::Sparse => self.sparse(fragment),
+            Mode::Kept => self.named(fragment, self.shared.device.gather(&self.kept, fragment)),
+            Mode::Live | Mode::Repair => self.whole(fragment)?.ok_or(RootCause::WeightsMoved),
+        };
         self.remap += started.elapsed();
-        changes.map_err(|error| {
+        changes
+    }
+
+    /// The changes of a fragment; all of it, where that is smaller and the values are still there.
+    fn sparse(&self, fragment: &Fragment) -> Result<ChangeSet, RootCause> {
+        let sparse = self.named(fragment, self.shared.device.remap(&self.patch.changes, fragment))?;
+        if dense_is_smaller(fragment.elements(), sparse.nnz(fragment.elements())) {
+            return Ok(self.whole(fragment)?.unwrap_or(sparse));
+        }
+        Ok(sparse)
+    }
+
+    fn whole(&self, fragment: &Fragment) -> Result<Option<ChangeSet>, RootCause> {
+        let Some(live) = &self.live else { return Ok(None) };
+        let masters: Vec<&[f32]> = live.iter().map(|guard| &**guard).collect();
+        self.named(fragment, self.shared.device.gather(&masters, fragment)).map(Some)
+    }
+
+    fn named<T>(&self, fragment: &Fragment, outcome: Result<T, DeviceError>) -> Result<T, RootCause> {
+        outcome.map_err(|error| {
             RootCause::Task(format!("fragment {} of {}: {error}", fragment.index, self.plan.name))
         })
     }

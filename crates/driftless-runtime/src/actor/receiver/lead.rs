@@ -9,6 +9,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 use tracing::{info, warn};
 
 impl ReceiverState {
@@ -149,8 +150,12 @@ impl ReceiverState {
 /// Calls a hook and waits for it no longer than its deadline (EX-6).
 async fn call(hook: Option<Hook>, version: Version, deadline: Duration) -> Result<(), RootCause> {
     let Some(hook) = hook else { return Ok(()) };
-    match tokio::time::timeout(deadline, hook(version)).await {
-        Ok(outcome) => outcome.map_err(|error| RootCause::Pause(error.to_string())),
-        Err(_) => Err(RootCause::Deadline { step: "the engine's hook" }),
+    // A task of its own, so that its panic is an answer; dropping the set aborts it.
+    let mut running = JoinSet::new();
+    running.spawn(async move { hook(version).await });
+    match tokio::time::timeout(deadline, running.join_next()).await {
+        Ok(Some(Ok(outcome))) => outcome.map_err(|error| RootCause::Pause(error.to_string())),
+        Ok(Some(Err(panicked))) => Err(RootCause::Pause(panicked.to_string())),
+        Ok(None) | Err(_) => Err(RootCause::Deadline { step: "the engine's hook" }),
     }
 }
