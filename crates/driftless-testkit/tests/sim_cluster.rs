@@ -165,3 +165,8 @@ fn cm11_can_fail_an_engine_that_is_left_paused_is_found() {
 fn ex4_can_fail_a_sender_that_posts_another_size_is_found() {
     assert!(caught(Sabotage::PostAnotherSize).contains_key("EX-4"));
 }
+
+#[test]
+fn cm6_can_fail_a_sender_that_leaves_changes_out_is_found() {
+    assert!(caught(Sabotage::AssumeNewerBase).contains_key("CM-6"));
+}

@@ -5,7 +5,11 @@
 //! - **CM-3** Within a replica no attempt is sealed here and taken back there; after a rollback the old bits live.
 //! - **CM-4** Nothing is sealed before every receiver of the replica has applied it.
 //! - **CM-5** A word of an older lead or of an older coordinator changes nothing.
+//! - **CM-6** What a sender sends covers all that changed since the receiver's base.
 //! - **CM-10** A repeated decision changes nothing.
+//! - **CM-11** No lead is at work on one attempt, and no engine paused, for longer than its deadlines add up to.
+//! - **CM-12** After the last fault every replica reaches the last version, and every sender hears of it.
+//! - **EX-4** Both ends of a pair post the same sizes; and no machine ever calls an event a violation.
 
 use super::binding::{Binding, Content};
 use driftless_proto::Engine;

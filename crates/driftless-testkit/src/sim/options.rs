@@ -74,6 +74,8 @@ pub enum Sabotage {
     NeverRetry,
     /// Tensors with a wrong digest are never sent whole.
     ForgetRepair,
+    /// A sender leaves out what changed between the receiver's base and the version.
+    AssumeNewerBase,
     /// The resume hook is never called.
     NeverResume,
     /// A sender posts one byte more than its records announced.

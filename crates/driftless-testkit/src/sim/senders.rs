@@ -156,7 +156,9 @@ impl World {
             if self.options.sabotage == Sabotage::ForgetRepair {
                 repair.clear();
             }
-            let part = Part { version, base: needs.base, repair, bytes };
+            let skips = self.options.sabotage == Sabotage::AssumeNewerBase;
+            let base = if skips { version } else { needs.base };
+            let part = Part { version, base, repair, bytes };
             self.transport.offer(fence, id, receiver, part);
             outgoing.insert(Member::Receiver(receiver), bytes);
         }
