@@ -80,7 +80,9 @@ impl Tally {
 /// Steps from practice and beyond it: learning rates, decays, betas, epsilons and counters.
 #[must_use]
 pub fn settings() -> Vec<GroupStep> {
-    let mut settings = Vec::new();
+    // A decay so strong, and of such odd factors, that every way of rounding it shows.
+    let strong = Hyperparameters { lr: 0.031, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.71 };
+    let mut settings: Vec<_> = [1, 2, 50].map(|step| GroupStep::new(step, strong.clone())).into();
     for lr in [1e-6, 1e-5, 1e-3] {
         for weight_decay in [0.0, 0.01, 0.1] {
             for (beta2, eps) in [(0.95, 1e-8), (0.999, 1e-8), (0.95, 1e-15), (0.999_99, 1e-6)] {
