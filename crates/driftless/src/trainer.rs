@@ -1,10 +1,10 @@
 //! The trainer's side of the API.
 
 use crate::{NodeError, SyncHandle};
-use driftless_runtime::Shared;
 use driftless_runtime::binding::{SourceBinding, StepRequest};
 use driftless_runtime::numerics::StepParams;
 use driftless_runtime::types::Version;
+use driftless_runtime::{Shared, Step};
 use std::sync::Arc;
 use tokio::sync::OwnedRwLockWriteGuard;
 use tracing::info_span;
@@ -65,6 +65,7 @@ impl Trainer {
         self.shared.standing.set_version(version);
         drop(step);
         self.shared.ledger.open(version, info_span!(parent: None, "sync", %version));
+        let _reporting = Step::StepDone.span(&self.shared, version, "trainer").entered();
         let request = StepRequest { version, base, params };
         let handle = SyncHandle::open(Arc::clone(&self.shared), version);
         let previous = std::mem::replace(&mut self.last, handle.clone());

@@ -1,10 +1,10 @@
 //! A fleet under test: the tiny trainer, real actors, and rollouts whose every bit is compared with the trainer's.
 #![forbid(unsafe_code)]
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use driftless::{
-    Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding, Trainer, TrainerMemory,
-    Version, WordBuffer,
+    Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams,
+    Trainer, TrainerMemory, Version, WordBuffer,
 };
 use driftless_testkit::{TinyTrainer, tiny_plan};
 
@@ -20,6 +20,7 @@ pub struct Fleet {
     pub policy: TinyTrainer,
     live: Vec<Vec<Vec<WordBuffer>>>,
     version: u64,
+    params: Option<StepParams>,
 }
 
 impl Fleet {
@@ -44,7 +45,7 @@ impl Fleet {
             let memory = RolloutMemory { ranks: ranks.clone() };
             handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
         }
-        Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0 })
+        Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0, params: None })
     }
 
     /// Takes one optimizer step and waits until its version has ended.
@@ -54,6 +55,21 @@ impl Fleet {
     pub async fn step(&mut self) -> Result<Outcome> {
         let step = self.trainer.step_begin().await;
         let params = self.policy.step();
+        self.params = Some(params.clone());
+        self.report(step, params).await
+    }
+
+    /// Reports the last step once more as a new version: no parameter's counter has grown.
+    ///
+    /// # Errors
+    /// If no step was taken yet.
+    pub async fn report_again(&mut self) -> Result<Outcome> {
+        let step = self.trainer.step_begin().await;
+        let params = self.params.clone().context("a step was taken before")?;
+        self.report(step, params).await
+    }
+
+    async fn report(&mut self, step: StepGuard, params: StepParams) -> Result<Outcome> {
         self.version += 1;
         let sync = self.trainer.step_done(step, Version(self.version), params)?;
         Ok(sync.committed().await)

@@ -112,7 +112,7 @@ async fn hooks_enclose_every_switch() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn cm15_a_replica_that_cannot_pause_is_left_behind_alone() {
+async fn ex0_cm15_a_replica_that_cannot_pause_is_left_behind_alone() {
     let mut options = NodeOptions::default();
     options.coordinator.max_attempts = 2;
     let mut fleet = Fleet::start(TRAINER, &ROLLOUTS, options).await.unwrap();
@@ -123,6 +123,49 @@ async fn cm15_a_replica_that_cannot_pause_is_left_behind_alone() {
     assert_eq!(*at, Version(0));
     assert!(cause.root.to_string().contains("requests do not drain"), "{cause}");
     // Once it can pause again, the next version brings it up although its base is older than the patch.
+    fleet.rollouts[0].on_pause(|_| std::future::ready(Ok(())));
+    assert!(fleet.step().await.unwrap().is_committed_everywhere());
+    fleet.ensure_identical().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm7_a_step_that_touches_nothing_commits_on_records_alone() {
+    let mut fleet = Fleet::start(TRAINER, &ROLLOUTS, NodeOptions::default()).await.unwrap();
+    let report = fleet.step().await.unwrap().report;
+    let idle = fleet.report_again().await.unwrap();
+    assert!(idle.is_committed_everywhere(), "{:?}", idle.replicas);
+    assert_eq!((idle.report.sent, idle.report.changed, idle.report.repaired), (0, 0, 0));
+    assert!(idle.report.wire_bytes > 0 && idle.report.wire_bytes < report.wire_bytes);
+    fleet.ensure_identical().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm9_a_receiver_killed_in_mid_scatter_is_undone_before_it_speaks_again() {
+    for rank in 0..4 {
+        survives(Site::ReceiverScatters, receiver(rank), Fault::Kill).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm13_a_hook_that_hangs_ends_at_its_deadline_because_its_mailbox_is_free() {
+    let mut options = NodeOptions::default();
+    options.coordinator.max_attempts = 1;
+    options.lead.pause_deadline = Duration::from_millis(200);
+    let mut fleet = Fleet::start("hf", &["hf", "vllm:tp=2"], options).await.unwrap();
+    fleet.rollouts[0].on_pause(|_| std::future::pending());
+    let outcome = fleet.step().await.unwrap();
+    assert_eq!(outcome.replicas[&ReplicaId(1)], ReplicaOutcome::Committed);
+    let ReplicaOutcome::Lagging { cause, .. } = &outcome.replicas[&ReplicaId(0)] else { unreachable!() };
+    assert!(cause.root.to_string().contains("deadline"), "{cause}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hook_that_panics_costs_its_replica_the_version_and_nothing_else() {
+    let mut options = NodeOptions::default();
+    options.coordinator.max_attempts = 2;
+    let mut fleet = Fleet::start("hf", &["hf"], options).await.unwrap();
+    fleet.rollouts[0].on_pause(|_| async { unreachable!("a hook of a test") });
+    assert!(!fleet.step().await.unwrap().is_committed_everywhere());
     fleet.rollouts[0].on_pause(|_| std::future::ready(Ok(())));
     assert!(fleet.step().await.unwrap().is_committed_everywhere());
     fleet.ensure_identical().unwrap();

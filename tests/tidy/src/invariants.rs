@@ -63,15 +63,16 @@ fn stated(tree: &Tree) -> BTreeMap<&str, BTreeSet<String>> {
 /// The ids that some test has in its name.
 fn pinned(tree: &Tree) -> BTreeSet<String> {
     let tests = tree.ending(".rs").flat_map(|(_, text)| functions(text)).filter(|function| function.is_test);
-    tests.filter_map(|test| id_of_test(&test.name)).collect()
+    tests.flat_map(|test| ids_of_test(&test.name).collect::<Vec<_>>()).collect()
 }
 
-/// `ex3_posts_before_waiting` pins number 3 of the exchange's.
-fn id_of_test(name: &str) -> Option<String> {
-    let (start, _) = name.split_once('_')?;
-    let family = FAMILIES.into_iter().find(|family| start.starts_with(&family.to_lowercase()))?;
-    let number: u32 = start[family.len()..].parse().ok()?;
-    Some(format!("{family}-{number}"))
+/// `ex3_posts_before_waiting` pins number 3 of the exchange's; a test that pins several names them one after another.
+fn ids_of_test(name: &str) -> impl Iterator<Item = String> {
+    name.split('_').map_while(|word| {
+        let family = FAMILIES.into_iter().find(|family| word.starts_with(&family.to_lowercase()))?;
+        let number: u32 = word[family.len()..].parse().ok()?;
+        Some(format!("{family}-{number}"))
+    })
 }
 
 fn test_prefix(id: &str) -> String {

@@ -10,11 +10,12 @@ use driftless_codec::FragmentRecord;
 use driftless_proto::{
     Cause, CoordinatorEvent, FromLead, Lead, LeadEvent, Participant, RootCause, TimerId, TimerKind, ToLead,
 };
-use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, Round, SenderId};
+use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, SenderId};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
+use tracing::Span;
 
 /// What a rollout rank hears.
 #[derive(Debug)]
@@ -69,6 +70,7 @@ struct Leading {
     incarnation: Incarnation,
     replica: Arc<ReplicaBinding>,
     paused_at: Option<Instant>,
+    deciding: Option<Span>,
 }
 
 /// What is lost when the actor dies: everything that an attempt can bring again.
@@ -209,14 +211,6 @@ impl ReceiverState {
 
     fn retire(&self, fence: &Fence) {
         self.shared.transport.retire(fence);
-    }
-}
-
-/// Which round a command or a batch belongs to, as text for traces.
-const fn round_name(round: Round) -> &'static str {
-    match round {
-        Round::Records => "records",
-        Round::Payload => "payload",
     }
 }
 

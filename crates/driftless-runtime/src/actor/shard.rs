@@ -3,7 +3,7 @@
 use super::{CoordinatorMsg, Tasks};
 use crate::binding::SenderBinding;
 use crate::work::{self, Outgoing};
-use crate::{Phase, Shared, Site};
+use crate::{Phase, Shared, Site, Step};
 use driftless_codec::RECORD_BYTES;
 use driftless_device::DeviceError;
 use driftless_proto::{
@@ -15,7 +15,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::{debug, info_span, warn};
+use tracing::{Instrument, debug, warn};
 
 /// What a trainer rank hears.
 #[derive(Debug)]
@@ -147,13 +147,14 @@ impl ShardState {
         if self.binding.patch().is_some_and(|patch| patch.version == step.version) {
             return self.announce();
         }
+        let _opened = Step::Open.span(&self.shared, step.version, self.member()).entered();
         let (shared, binding, cancel) =
             (Arc::clone(&self.shared), Arc::clone(&self.binding), self.tasks.cancel_flag());
         self.tasks.spawn(async move {
             let mut token = binding.token().await; // CM-9
             let version = step.version;
             let sender = binding.id;
-            let span = info_span!(parent: &shared.ledger.span(version), "detect", %sender);
+            let span = Step::Detect.span(&shared, version, Member::Sender(sender));
             let run = move || {
                 let _entered = span.enter();
                 let started = Instant::now();
@@ -173,12 +174,7 @@ impl ShardState {
     fn encode(&mut self, me: ActorRef<ShardMsg>, fence: Fence, replica: ReplicaId, needs: Needs) {
         let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
         self.tasks.spawn(async move {
-            let sender = binding.id;
-            let span = info_span!(parent: &shared.ledger.span(fence.version), "encode", %sender, %replica);
-            let run = move || {
-                let _entered = span.enter();
-                work::encode(&shared, &binding, &fence, replica, &needs)
-            };
+            let run = move || work::encode(&shared, &binding, &fence, replica, &needs);
             let outcome = tokio::task::spawn_blocking(run).await;
             let outcome = outcome.unwrap_or_else(|error| Err(RootCause::Task(error.to_string())));
             let _ = me.cast(ShardMsg::Encoded(fence, outcome.map(EncodedBytes)));
@@ -270,8 +266,9 @@ impl ShardState {
         let sends = sends.map(|(to, bytes)| (to, Payload::Host(bytes))).collect();
         let batch = Batch { fence, round, me: self.member(), sends, receives: Vec::new() };
         let shared = Arc::clone(&self.shared);
+        let span = Step::Exchange.span(&shared, fence.version, self.member());
         self.tasks.spawn(async move {
-            let moved = shared.transport.transfer(batch).await;
+            let moved = shared.transport.transfer(batch).instrument(span).await;
             let outcome = moved.map(|_| ()).map_err(|error| RootCause::Transport(error.to_string()));
             let _ = me.cast(ShardMsg::Moved(fence, round, outcome));
         });

@@ -50,7 +50,7 @@ impl Actor for Supervisor {
     ) -> Result<SupervisorState, ActorProcessingErr> {
         // Orphans of a supervisor that was killed: two actors must not live for one binding.
         for orphan in shared.registry.children() {
-            orphan.kill();
+            let _ = orphan.kill_and_wait(None).await;
         }
         let mut state = SupervisorState { shared, children: BTreeMap::new(), deaths: BTreeMap::new() };
         state.start(&me, Child::Coordinator).await?;

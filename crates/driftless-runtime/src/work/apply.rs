@@ -104,13 +104,14 @@ fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
 /// # Errors
 /// [`RootCause::Task`] if the log does not fit the memory, which no plan allows.
 pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
+    // Before the first bit is restored: an undo that is cut short must not look like an applied attempt (CM-3).
+    live.applied = None;
     for (buffer, log) in binding.memory.iter().zip(&mut live.undo) {
         shared.device.undo(&mut buffer.write(), log).map_err(|error| RootCause::Task(error.to_string()))?;
     }
     if let Some(digests) = live.old_digests.take() {
         live.digests = digests;
     }
-    live.applied = None;
     live.staged = None;
     rehash(shared, binding, live)
 }

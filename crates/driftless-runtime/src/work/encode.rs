@@ -1,7 +1,7 @@
 //! Step 5 and the first half of step 6: a patch, seen by one replica, as records and sections per receiver.
 
 use crate::binding::{Knowledge, Patch, SenderBinding};
-use crate::{Phase, Shared};
+use crate::{Phase, Shared, Step};
 use bytes::Bytes;
 use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_section};
 use driftless_device::{DeviceError, ReadGuard};
@@ -61,7 +61,10 @@ pub(crate) fn encode(
     let patch = binding.patch().filter(|patch| patch.version == fence.version);
     let patch = patch.ok_or_else(|| RootCause::Task("no patch is held for this version".into()))?;
     let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
-    let edges = plan.edges.iter().filter(|edge| edge.receiver.replica == replica);
+    let ordered = Step::Order.span(shared, fence.version, &plan.name);
+    let edges: Vec<&Edge> =
+        ordered.in_scope(|| plan.edges.iter().filter(|edge| edge.receiver.replica == replica).collect());
+    let _remapping = Step::Remap.span(shared, fence.version, &plan.name).entered();
     // As long as this is held the optimizer waits, at the speed of memory: no peer is waited for in here.
     let standing = shared.standing.read(fence.version);
     let live = standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.read()).collect());

@@ -2,7 +2,7 @@
 
 use super::{CoordinatorMsg, Leading, ReceiverMsg, ReceiverState};
 use crate::binding::Hook;
-use crate::{Phase, Site};
+use crate::{Phase, Site, Step};
 use driftless_proto::{CoordinatorEvent, Engine, Lead, LeadCommand, LeadEvent, Outcome, RootCause, Verdict};
 use driftless_types::{Epoch, Fence, Member, ReceiverId, Version};
 use ractor::{ActorProcessingErr, ActorRef};
@@ -20,7 +20,7 @@ impl ReceiverState {
         let members = self.members();
         let incarnation = replica.next_incarnation();
         let (machine, commands) = Lead::recover(members, self.shared.options.lead.clone(), replica.engine());
-        self.leading = Some(Leading { machine, incarnation, replica, paused_at: None });
+        self.leading = Some(Leading { machine, incarnation, replica, paused_at: None, deciding: None });
         for command in commands {
             self.execute_lead(me, command);
         }
@@ -56,6 +56,8 @@ impl ReceiverState {
             }
             LeadCommand::Pause(fence) => {
                 leading.paused_at = Some(Instant::now());
+                let id = self.binding.id.replica;
+                leading.deciding = Some(Step::Decide.span(&self.shared, fence.version, id));
                 self.pause(me.clone(), fence);
             }
             LeadCommand::Resume => self.resume(me.clone()),
@@ -90,13 +92,14 @@ impl ReceiverState {
         let deadline = self.shared.options.lead.pause_deadline;
         let version = self.binding.version();
         let epoch = self.serving_epoch();
+        let moves = Step::Watermark.span(&self.shared, version, self.binding.id.replica);
         self.tasks.spawn(async move {
             if failpoints.pass(Site::LeadResumes, member, me.get_cell()).await.is_err() {
                 me.kill();
                 return;
             }
             // Every receiver has acknowledged: what the lead holds, all hold (CM-1).
-            replica.serve(epoch, version);
+            moves.in_scope(|| replica.serve(epoch, version));
             if let Err(root) = call(replica.on_resume(), version, deadline).await {
                 warn!(replica = %replica.id, %root, "the resume hook failed; the engine counts as resumed");
             }
@@ -118,6 +121,7 @@ impl ReceiverState {
         if let Some(paused_at) = leading.paused_at.take() {
             self.shared.ledger.took(fence.version, Phase::Pause, paused_at.elapsed());
         }
+        leading.deciding = None;
         let serving = self.binding.version();
         match &outcome.verdict {
             Verdict::Committed => info!(%fence, replica = %leading.replica.id, "committed"),

@@ -1,8 +1,8 @@
 //! A receiver's own part: its exchange, its staging, its live weights.
 
-use super::{Arrived, ReceiverMsg, ReceiverState, keep_staged, round_name};
-use crate::binding::Live;
-use crate::{Phase, Shared, work};
+use super::{Arrived, ReceiverMsg, ReceiverState, keep_staged};
+use crate::binding::{Live, ReceiverBinding};
+use crate::{Phase, Shared, Step, work};
 use driftless_codec::RECORD_BYTES;
 use driftless_proto::{
     ExchangeCommand, ExchangeEvent, ParticipantCommand, ParticipantEvent, Phase as Standing, RootCause,
@@ -14,7 +14,7 @@ use ractor::{ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
-use tracing::info_span;
+use tracing::Instrument;
 
 impl ReceiverState {
     /// EX-2: the plan gives the size of round 1.
@@ -133,12 +133,12 @@ impl ReceiverState {
         let receives = receives.into_iter().collect();
         let batch = Batch { fence, round, me: Member::Receiver(id), sends: Vec::new(), receives };
         let shared = Arc::clone(&self.shared);
-        let span = info_span!(parent: &shared.ledger.span(fence.version), "receive", receiver = %id, round = round_name(round));
+        let span = Step::Exchange.span(&shared, fence.version, id);
         self.tasks.spawn(async move {
-            let moved = shared.transport.transfer(batch).await;
+            let moved = shared.transport.transfer(batch).instrument(span).await;
             let outcome = moved
                 .map_err(|error| RootCause::Transport(error.to_string()))
-                .and_then(|payloads| span.in_scope(|| read(&shared, id, round, payloads)));
+                .and_then(|payloads| read(&shared, id, round, payloads));
             let _ = me.cast(ReceiverMsg::Moved(fence, outcome));
         });
     }
@@ -154,7 +154,7 @@ impl ReceiverState {
             records.map(|(from, records)| (from, (records, payload.remove(&from).unwrap_or_default())));
         let incoming: BTreeMap<_, _> = incoming.collect();
         let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
-        let span = info_span!(parent: &shared.ledger.span(fence.version), "stage", receiver = %id);
+        let span = Step::Stage.span(&shared, fence.version, id);
         self.tasks.spawn(async move {
             let run = move || {
                 let _entered = span.enter();
@@ -177,59 +177,48 @@ impl ReceiverState {
 
     fn scatter(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
         let (cancel, actor) = (self.tasks.cancel_flag(), me.get_cell());
-        self.with_live(
-            fence,
-            Phase::Apply,
-            move |shared, binding, live| work::scatter(shared, binding, live, &fence, &cancel, &actor),
-            move |outcome| {
-                let _ = me.cast(ReceiverMsg::Scattered(fence, outcome));
-            },
-        );
+        let span = Step::Scatter.span(&self.shared, fence.version, self.binding.id);
+        let run = move |shared: &Shared, binding: &ReceiverBinding, live: &mut Live| {
+            let _entered = span.enter();
+            let started = Instant::now();
+            let outcome = work::scatter(shared, binding, live, &fence, &cancel, &actor);
+            shared.ledger.took(fence.version, Phase::Apply, started.elapsed());
+            outcome
+        };
+        self.with_live(run, move |outcome| {
+            let _ = me.cast(ReceiverMsg::Scattered(fence, outcome));
+        });
     }
 
     fn undo(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
-        self.with_live(fence, Phase::Apply, work::undo, move |outcome| {
+        self.with_live(work::undo, move |outcome| {
             let _ = me.cast(ReceiverMsg::Undone(fence, outcome));
         });
     }
 
     fn seal(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
-        self.with_live(
-            fence,
-            Phase::Commit,
-            move |shared, binding, live| {
-                work::seal(shared, binding, live, &fence);
-                Ok(())
-            },
-            move |_| {
-                let _ = me.cast(ReceiverMsg::Sealed(fence));
-            },
-        );
+        let run = move |shared: &Shared, binding: &ReceiverBinding, live: &mut Live| {
+            let started = Instant::now();
+            work::seal(shared, binding, live, &fence);
+            shared.ledger.took(fence.version, Phase::Commit, started.elapsed());
+            Ok(())
+        };
+        self.with_live(run, move |_| {
+            let _ = me.cast(ReceiverMsg::Sealed(fence));
+        });
     }
 
     /// Runs a loop over the live weights on a blocking thread, under the binding's token.
     fn with_live(
         &mut self,
-        fence: Fence,
-        phase: Phase,
-        run: impl FnOnce(&Shared, &crate::binding::ReceiverBinding, &mut Live) -> Result<(), RootCause>
-        + Send
-        + 'static,
+        run: impl FnOnce(&Shared, &ReceiverBinding, &mut Live) -> Result<(), RootCause> + Send + 'static,
         then: impl FnOnce(Result<(), RootCause>) + Send + 'static,
     ) {
         let (shared, binding) = (Arc::clone(&self.shared), Arc::clone(&self.binding));
-        let parent = shared.ledger.span(fence.version);
-        let span = info_span!(parent: &parent, "live", receiver = %binding.id, ?phase);
         self.tasks.spawn(async move {
             let mut live = binding.token().await; // CM-9
-            let timed = move || {
-                let _entered = span.enter();
-                let started = Instant::now();
-                let outcome = run(&shared, &binding, &mut live);
-                shared.ledger.took(fence.version, phase, started.elapsed());
-                outcome
-            };
-            let outcome = tokio::task::spawn_blocking(timed).await;
+            let blocking = move || run(&shared, &binding, &mut live);
+            let outcome = tokio::task::spawn_blocking(blocking).await;
             then(outcome.unwrap_or_else(|panicked| Err(RootCause::Task(panicked.to_string()))));
         });
     }
