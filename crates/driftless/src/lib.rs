@@ -23,7 +23,8 @@ pub use trainer::{StepGuard, Trainer, TrainerMemory};
 pub use driftless_runtime::binding::{HookError, SourceBinding};
 pub use driftless_runtime::device::{StateBuffer, WordBuffer};
 pub use driftless_runtime::layout::{
-    Model, ModelConfig, RemapPlan, RolloutLayout, ServedDtypes, TrainerLayout,
+    DestTensor, LayoutError, Model, ModelConfig, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
+    SourceTensor, TrainerLayout,
 };
 pub use driftless_runtime::numerics::{Family, GroupStep, Hyperparameters, NotInvertible, StepParams};
 pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};

@@ -4,6 +4,7 @@ use driftless_runtime::Shared;
 use driftless_runtime::binding::HookError;
 use driftless_runtime::device::WordBuffer;
 use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
+use std::fmt;
 use std::sync::Arc;
 
 /// The live weights of one replica, owned by the caller.
@@ -21,6 +22,12 @@ pub struct Serving {
     pub epoch: Epoch,
     /// The version.
     pub version: Version,
+}
+
+impl fmt::Display for Serving {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "run {} epoch {} version {}", self.run, self.epoch, self.version)
+    }
 }
 
 /// The handle of one replica.

@@ -4,8 +4,9 @@
 
 use anyhow::{Result, ensure};
 use driftless::{
-    Hyperparameters, Model, ModelConfig, Node, NodeOptions, RemapPlan, ReplicaId, RolloutMemory,
-    ServedDtypes, SourceBinding, StateBuffer, StepParams, TrainerMemory, Version, WordBuffer,
+    DestTensor, Hyperparameters, Model, ModelConfig, Node, NodeOptions, RemapPlan, ReplicaId, RolloutMemory,
+    SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer, StepParams, TrainerMemory, Version,
+    WordBuffer,
 };
 
 const CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2,
@@ -55,14 +56,14 @@ async fn main() -> Result<()> {
     }
 
     // 4. Sample from it: `version` is what to salt a prefix cache with.
-    println!("serving {:?}; first word of rank 0: {:#06x}", rollout.version(), engine[0][0].read()[0]);
+    println!("serving {}; first word of rank 0: {:#06x}", rollout.version(), engine[0][0].read()[0]);
     node.stop().await;
     Ok(())
 }
 
 /// The live weights of each rank of the replica, as the engine would have allocated them.
 fn engine_memory(plan: &RemapPlan) -> Vec<Vec<WordBuffer>> {
-    let tensor = |tensor: &driftless::DestTensor| {
+    let tensor = |tensor: &DestTensor| {
         let elements = tensor.shape.elements().unwrap_or(0);
         WordBuffer::new(vec![0; usize::try_from(elements).unwrap_or(0) * tensor.dtype.words()])
     };
@@ -77,7 +78,7 @@ struct Optimizer {
 
 impl Optimizer {
     fn new(plan: &RemapPlan) -> Self {
-        let tensor = |tensor: &driftless::SourceTensor| {
+        let tensor = |tensor: &SourceTensor| {
             let weights: Vec<f32> = (0..tensor.elements()).map(|i| 0.04 * noise(i) - 0.02).collect();
             let zeros = vec![0.0; weights.len()];
             SourceBinding {
@@ -86,7 +87,7 @@ impl Optimizer {
                 exp_avg_sq: StateBuffer::new(zeros),
             }
         };
-        let rank = |sender: &driftless::SenderPlan| sender.tensors.iter().map(tensor).collect();
+        let rank = |sender: &SenderPlan| sender.tensors.iter().map(tensor).collect();
         Self { memory: plan.senders().iter().map(rank).collect() }
     }
 
