@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a table on stdout is what a benchmark is for")]
 
 use driftless_device::{ChangeSource, Changes, CpuDevice, Detected, Device, PieceDiff, PieceRule, UndoLog};
-use driftless_layout::{Box2, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
+use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
 use driftless_types::{ChangeSet, Dtype, Fqn, ParamId, RunId, Shape};
 use std::hint::black_box;
@@ -68,13 +68,21 @@ impl Bench {
     }
 
     fn detect(&self, source: ChangeSource<'_>) -> Detected {
-        self.device.detect(&self.tensor, &self.params, source, &self.keys, &RUNNING).expect("the plan fits")
+        self.detect_on(self.device, source)
+    }
+
+    fn detect_on(&self, device: CpuDevice, source: ChangeSource<'_>) -> Detected {
+        device.detect(&self.tensor, &self.params, source, &self.keys, &RUNNING).expect("the plan fits")
     }
 
     fn invert(&self, rule: &PieceRule) -> Detected {
+        self.invert_on(self.device, rule)
+    }
+
+    fn invert_on(&self, device: CpuDevice, rule: &PieceRule) -> Detected {
         let rules = std::slice::from_ref(rule);
         let (master, exp_avg, exp_avg_sq) = (&self.master[..], &self.exp_avg[..], &self.exp_avg_sq[..]);
-        self.detect(ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
+        self.detect_on(device, ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
     }
 
     fn fragment(&self) -> Fragment {
@@ -166,12 +174,15 @@ fn detection(bench: &Bench) {
             black_box(plain_sum(&bench.master, &bench.exp_avg, &bench.exp_avg_sq));
         })
     };
+    let bare = bench.device.without_digests();
     for family in [Family::Torch, Family::Agnostic] {
         let rule = rule(family);
         let found = bench.invert(&rule);
         let share = found.changes.indices.len() as f64 / bench.master.len() as f64;
         let name = format!("detect {family} ({:.2} %)", 100.0 * share);
         compare(&name, 12 * ROWS * COLS, || seconds(|| drop(black_box(bench.invert(&rule)))), sum);
+        let name = format!("detect {family}, no digest");
+        compare(&name, 12 * ROWS * COLS, || seconds(|| drop(black_box(bench.invert_on(bare, &rule)))), sum);
     }
     compare(
         "cast and digest alone",
@@ -205,31 +216,64 @@ fn snapshot(bench: &Bench) {
     );
 }
 
-/// Remap and scatter, in nanoseconds per changed element.
+/// Remap and scatter, in nanoseconds per changed element; the digest is what a scatter without it does not take.
 fn after_detection(bench: &Bench) {
     let changes: Vec<Changes> = vec![bench.invert(&rule(Family::Torch)).changes];
     let fragment = bench.fragment();
     let mut dst = vec![0; bench.master.len() / 2];
     let mut undo = UndoLog::new();
-    let (mut remap, mut scatter, mut nnz) = (Vec::new(), Vec::new(), 0);
-    for _ in 0..ROUNDS {
-        let mut set = ChangeSet::All(Vec::new());
-        remap.push(seconds(|| set = bench.device.remap(&changes, &fragment).expect("the fragment fits")));
-        scatter.push(seconds(|| {
-            let done = bench.device.scatter(&mut dst, &fragment, COLS, &set, &bench.keys, &mut undo);
+    let mut set = bench.device.remap(&changes, &fragment).expect("the fragment fits");
+    let mut scatter = |device: CpuDevice, set: &ChangeSet| {
+        let time = seconds(|| {
+            let done = device.scatter(&mut dst, &fragment, COLS, set, &bench.keys, &mut undo);
             black_box(done.expect("the fragment fits"));
+        });
+        device.undo(&mut dst, &mut undo).expect("the same tensor");
+        time
+    };
+    let mut times = [const { Vec::new() }; 3];
+    for _ in 0..ROUNDS {
+        times[0].push(seconds(|| set = bench.device.remap(&changes, &fragment).expect("the fragment fits")));
+        times[1].push(scatter(bench.device, &set));
+        times[2].push(scatter(bench.device.without_digests(), &set));
+    }
+    let [remap, whole, bare] = times.map(|times| median(times) / set.nnz(0) as f64);
+    for (name, per_change) in [
+        ("remap (half of the columns)", remap),
+        ("scatter, undo log, digest", whole),
+        ("receiver's digest in it", whole - bare),
+    ] {
+        println!("{name:<28} {:>6.2} ns per change, {:>4.0} M/s", 1e9 * per_change, 1e-6 / per_change);
+    }
+}
+
+/// The digest of words in the first-level cache.
+fn digest_of_words(bench: &Bench) {
+    const WORDS: usize = 1024;
+    const BLOCKS: u64 = 20_000;
+    let words: Vec<u16> = bench.master[..WORDS].iter().map(|&x| bf16::cast(x)).collect();
+    let dest = DestTensor {
+        name: "w".into(),
+        shape: Shape::new([1, WORDS as u64]),
+        dtype: Dtype::Bf16,
+        boxes: vec![DestBox {
+            param: ParamId(0),
+            canonical: Box2::new(0, 1, 0, WORDS as u64),
+            dst_offset: 0,
+            dst_row_stride: WORDS as u64,
+        }],
+    };
+    let mut times = Vec::new();
+    for _ in 0..ROUNDS {
+        times.push(seconds(|| {
+            for _ in 0..BLOCKS {
+                let digest = bench.device.digest(black_box(&words), &dest, &bench.params, &bench.keys);
+                black_box(digest.expect("the box fits"));
+            }
         }));
-        nnz = set.nnz(0);
-        bench.device.undo(&mut dst, &mut undo).expect("the same tensor");
     }
-    for (name, times) in [("remap (half of the columns)", remap), ("scatter, undo log, digest", scatter)] {
-        let per_change = median(times) / nnz as f64;
-        println!(
-            "{name:<28} {:>6.2} ns per change, {:>4.0} M changes/s",
-            1e9 * per_change,
-            1e-6 / per_change
-        );
-    }
+    let per_word = median(times) / (BLOCKS * WORDS as u64) as f64;
+    println!("{:<28} {:>6.1} ms per 0.5 G words", "digest of cached words", 0.5e12 * per_word);
 }
 
 fn main() {
@@ -237,5 +281,6 @@ fn main() {
     println!("{ROWS} x {COLS} elements, one core, {}, medians of {ROUNDS}", bench.device.name());
     detection(&bench);
     snapshot(&bench);
+    digest_of_words(&bench);
     after_detection(&bench);
 }

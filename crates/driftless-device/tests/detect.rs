@@ -102,7 +102,7 @@ fn dv4_inversion_equals_the_scalar_loop_on_every_shape_and_family() {
         };
         let expected = expected(&tensor, &state, &keys, &oracle);
         assert!(expected.0.indices.len() > 50, "the data exercise the rule");
-        for device in [CpuDevice::new(), CpuDevice::portable()] {
+        for device in CpuDevice::all() {
             let source = inversion(&state, &rules);
             let found = device.detect(&tensor, &params(), source, &keys, &RUNNING).expect("all fits");
             check(&found, expected.clone());
@@ -129,7 +129,7 @@ fn snapshot_lists_what_differs_and_becomes_the_new_bits() {
     let mut diffs = vec![PieceDiff::Compare; 7];
     diffs[1] = PieceDiff::Dense;
     let expected = expected(&tensor, &state, &keys, &|piece, at| piece != 1 && old[at] != new[at]);
-    for device in [CpuDevice::new(), CpuDevice::portable()] {
+    for device in CpuDevice::all() {
         let mut previous = old.clone();
         let source = ChangeSource::Snapshot { master: &state.master, previous: &mut previous, diffs: &diffs };
         let found = device.detect(&tensor, &params(), source, &keys, &RUNNING).expect("all fits");

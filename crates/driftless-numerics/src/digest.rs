@@ -14,18 +14,23 @@
 //! The keys come from BLAKE3 in its `derive_key` mode, from the run's UUID. It guards against accidents; against
 //! an attacker stands the signature over BLAKE3 digests.
 
-use driftless_types::{Digest, ParamId, RunId, element_offset};
+use driftless_types::{Digest, ParamId, RunId};
 
 /// Words that share their scale factors.
 const BLOCK_WORDS: usize = 1024;
 const LANES: usize = 4;
+/// Beyond every block: words are counted in 64 bits.
+const NO_BLOCK: u64 = u64::MAX;
 const CONTEXT: &str = "driftless element digest v1";
 const KEY_BYTES: usize = 2 * LANES * BLOCK_WORDS;
 
 /// The keys of one run: build them once and share them.
 #[derive(Clone, Debug)]
 pub struct DigestKeys {
+    /// By lane, for sums over consecutive words.
     words: Box<[[i16; BLOCK_WORDS]; LANES]>,
+    /// The same by word, so that a scattered word finds its factors in one place.
+    by_word: Box<[[i16; LANES]; BLOCK_WORDS]>,
     seeds: [u64; 2],
 }
 
@@ -40,8 +45,12 @@ impl DigestKeys {
         for (key, pair) in words.as_flattened_mut().iter_mut().zip(keys.as_chunks::<2>().0) {
             *key = i16::from_le_bytes(*pair) | 1;
         }
+        let mut by_word = Box::new([[0; LANES]; BLOCK_WORDS]);
+        for (place, factors) in by_word.iter_mut().enumerate() {
+            *factors = std::array::from_fn(|lane| words[lane][place]);
+        }
         let seeds = seeds.as_chunks::<8>().0;
-        Self { words, seeds: [u64::from_le_bytes(seeds[0]), u64::from_le_bytes(seeds[1])] }
+        Self { words, by_word, seeds: [u64::from_le_bytes(seeds[0]), u64::from_le_bytes(seeds[1])] }
     }
 
     /// What one word of a parameter adds to its digest.
@@ -58,12 +67,27 @@ impl DigestKeys {
     #[inline(always)]
     #[must_use]
     pub fn words(&self, p: ParamId, first_word: u64, words: &[u16]) -> Digest {
-        let (block, offset) = split(first_word);
-        let (head, rest) = words.split_at(words.len().min((BLOCK_WORDS - offset) % BLOCK_WORDS));
-        let mut digest = self.block(p, block, offset, head);
-        let next_block = if offset == 0 { block } else { block + 1 };
-        for (index, chunk) in rest.chunks(BLOCK_WORDS).enumerate() {
-            digest += self.block(p, next_block + element_offset(index), 0, chunk);
+        self.words_by(p, first_word, words, |keys, words| keys.map(|keys| dot(keys, words)))
+    }
+
+    /// [`Self::words`], by a caller's own `dots`: the sums of `key * sext(word)` mod 2^32 of each lane, over words
+    /// of one block and the keys of their places.
+    #[inline(always)]
+    #[must_use]
+    pub fn words_by(
+        &self,
+        p: ParamId,
+        first_word: u64,
+        words: &[u16],
+        dots: impl Fn([&[i16]; LANES], &[u16]) -> [u32; LANES],
+    ) -> Digest {
+        let (mut block, mut offset) = split(first_word);
+        let (mut digest, mut rest) = (Digest::ZERO, words);
+        while !rest.is_empty() {
+            let (head, tail) = rest.split_at(rest.len().min(BLOCK_WORDS - offset));
+            let keys = self.words.each_ref().map(|keys| &keys[offset..offset + head.len()]);
+            digest += scaled(self.scale(p, block), dots(keys, head));
+            (block, offset, rest) = (block + 1, 0, tail);
         }
         digest
     }
@@ -71,27 +95,7 @@ impl DigestKeys {
     /// A sum over scattered words of one parameter; fastest if they come in ascending order.
     #[must_use]
     pub const fn cursor(&self, p: ParamId) -> DigestCursor<'_> {
-        DigestCursor {
-            keys: self,
-            param: p,
-            block: None,
-            scale: [0; LANES],
-            sums: [0; LANES],
-            digest: Digest::ZERO,
-        }
-    }
-
-    /// The digest of words within one block.
-    #[inline(always)]
-    fn block(&self, p: ParamId, block: u64, offset: usize, words: &[u16]) -> Digest {
-        if words.is_empty() {
-            return Digest::ZERO;
-        }
-        let mut sums = [0; LANES];
-        for (sum, keys) in sums.iter_mut().zip(self.words.iter()) {
-            *sum = dot(&keys[offset..], words);
-        }
-        scaled(self.scale(p, block), sums)
+        DigestCursor { keys: self, param: p, block: NO_BLOCK, sums: [0; LANES], digest: Digest::ZERO }
     }
 
     /// The scale factors of a block of 1024 words.
@@ -109,9 +113,8 @@ impl DigestKeys {
 pub struct DigestCursor<'a> {
     keys: &'a DigestKeys,
     param: ParamId,
-    /// The block whose scale factors are at hand.
-    block: Option<u64>,
-    scale: [u32; LANES],
+    /// The block of the words that came last.
+    block: u64,
     /// Sums of that block, not scaled yet.
     sums: [u32; LANES],
     digest: Digest,
@@ -125,9 +128,19 @@ impl DigestCursor<'_> {
     }
 
     /// Adds a word in the place of another: the sum of such calls is new digest minus old.
-    #[inline]
+    #[inline(always)]
     pub fn replace(&mut self, word_index: u64, old: u16, new: u16) {
         self.accumulate(word_index, i32::from(new.cast_signed()) - i32::from(old.cast_signed()));
+    }
+
+    /// [`Self::replace`] for each of some words, of which `old[i]` gives way to `new[i]` at `word_indices[i]`.
+    ///
+    /// Inlined, so that a caller compiled for wider vectors multiplies four lanes at once.
+    #[inline(always)]
+    pub fn replace_all(&mut self, word_indices: &[u64], old: &[u16], new: &[u16]) {
+        for ((&word_index, &old), &new) in word_indices.iter().zip(old).zip(new) {
+            self.replace(word_index, old, new);
+        }
     }
 
     /// The sum of all that was added.
@@ -137,27 +150,21 @@ impl DigestCursor<'_> {
         self.digest
     }
 
-    #[inline]
+    #[inline(always)]
     fn accumulate(&mut self, word_index: u64, value: i32) {
         let (block, offset) = split(word_index);
-        if self.block != Some(block) {
-            self.enter(block);
+        if self.block != block {
+            self.flush();
+            self.block = block;
         }
-        for (sum, keys) in self.sums.iter_mut().zip(self.keys.words.iter()) {
-            *sum = sum.wrapping_add(i32::from(keys[offset]).wrapping_mul(value).cast_unsigned());
+        for (sum, &key) in self.sums.iter_mut().zip(&self.keys.by_word[offset]) {
+            *sum = sum.wrapping_add(i32::from(key).wrapping_mul(value).cast_unsigned());
         }
     }
 
-    #[inline]
-    fn enter(&mut self, block: u64) {
-        self.flush();
-        self.block = Some(block);
-        self.scale = self.keys.scale(self.param, block);
-    }
-
-    #[inline]
+    #[inline(never)]
     fn flush(&mut self) {
-        self.digest += scaled(self.scale, self.sums);
+        self.digest += scaled(self.keys.scale(self.param, self.block), self.sums);
         self.sums = [0; LANES];
     }
 }

@@ -169,7 +169,7 @@ impl Rule {
     }
 
     /// The update of an element before any decay: `lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps)`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn update(&self, m: f32, v: f32) -> f32 {
         self.step_size * (m / (v.sqrt() * self.inverse_root + self.eps))
@@ -177,7 +177,7 @@ impl Rule {
 
     /// Whether the update is one that Adam's moments can make. Moments that are not numbers pass: their elements
     /// are never certified, so they need no gate.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn update_within_bound(&self, m: f32, v: f32) -> bool {
         let numbers = (m.abs() <= f32::MAX) & (v.abs() <= f32::MAX);
@@ -193,13 +193,24 @@ impl Rule {
 
     /// One bit per element of up to 64, lowest first: set where the element is *not* certified and must be sent.
     /// Equal to [`Self::is_certified_unchanged`] bit for bit, and several times as fast over long slices.
-    /// Inlined, so that a caller compiled for wider vectors gets wider vectors.
     ///
     /// # Panics
     /// If the three slices differ in length or are longer than 64.
     #[inline(always)]
     #[must_use]
     pub fn send_mask(&self, x: &[f32], m: &[f32], v: &[f32]) -> u64 {
+        self.send_mask_and_bound(x, m, v).0
+    }
+
+    /// [`Self::send_mask`], and whether every update is [within its bound](Self::update_within_bound): one loop,
+    /// one root and one division per element for both.
+    /// Inlined, so that a caller compiled for wider vectors gets wider vectors.
+    ///
+    /// # Panics
+    /// If the three slices differ in length or are longer than 64.
+    #[inline(always)]
+    #[must_use]
+    pub fn send_mask_and_bound(&self, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool) {
         assert!(
             x.len() == m.len() && x.len() == v.len() && x.len() <= 64,
             "three slices of one length, at most 64"
@@ -222,15 +233,17 @@ impl Rule {
     }
 
     #[inline(always)]
-    fn mask(&self, cast: Cast, decay: Decay, x: &[f32], m: &[f32], v: &[f32]) -> u64 {
+    fn mask(&self, cast: Cast, decay: Decay, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool) {
         let mut send = [0u8; 64];
+        let mut all_within = true;
         for (((flag, &x), &m), &v) in send.iter_mut().zip(x).zip(m).zip(v) {
             *flag = u8::from(!self.certifies(cast, decay, x, m, v));
+            all_within &= self.update_within_bound(m, v);
         }
         // Eight flags to eight bits: the multiplication moves flag i to bit 56 + i, where nothing else lands.
         let eights = send.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight));
         let bits = eights.map(|flags| flags.wrapping_mul(0x0102_0408_1020_4080) >> 56);
-        bits.enumerate().fold(0, |mask, (index, byte)| mask | (byte << (8 * index)))
+        (bits.enumerate().fold(0, |mask, (index, byte)| mask | (byte << (8 * index))), all_within)
     }
 
     #[inline(always)]

@@ -10,7 +10,7 @@
     )
 )]
 
-use driftless_numerics::{DigestKeys, Rule, bf16};
+use driftless_numerics::{DigestCursor, DigestKeys, Rule, bf16};
 use driftless_types::{Digest, ParamId};
 
 /// Elements that are judged, listed and digested together: their bits and masks fit the first-level cache.
@@ -45,19 +45,26 @@ pub(super) struct Kernels {
     pub(super) compare: fn(&[u16], &mut [u16], &mut Mask),
     /// The digest of consecutive words of a parameter.
     pub(super) digest: fn(&DigestKeys, ParamId, u64, &[u16]) -> Digest,
+    /// Puts words in the place of others in a running digest.
+    pub(super) replace: fn(&mut DigestCursor<'_>, &[u64], &[u16], &[u16]),
 }
 
 impl Kernels {
     /// The portable loops.
-    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare, digest };
+    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare, digest, replace };
 
     /// The widest instruction set of this machine.
     pub(super) fn detect() -> Self {
         Self::available().into_iter().flatten().next().unwrap_or(Self::PORTABLE)
     }
 
+    /// The same loops, but no digests.
+    pub(super) fn without_digests(self) -> Self {
+        Self { digest: |_, _, _, _| Digest::ZERO, replace: |_, _, _, _| (), ..self }
+    }
+
     /// Those of this machine beside the portable one, widest first.
-    fn available() -> [Option<Self>; 2] {
+    pub(super) fn available() -> [Option<Self>; 2] {
         #[cfg(target_arch = "x86_64")]
         return x86::available();
         #[cfg(not(target_arch = "x86_64"))]
@@ -121,19 +128,16 @@ fn invert(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
     for (((marks, x), m), v) in mask.iter_mut().zip(xs).zip(ms).zip(vs) {
         prefetch_next_block(m);
         prefetch_next_block(v);
-        *marks = rule.send_mask(x, m, v);
-        all_within &= are_within(rule, m, v);
+        let (send, within) = rule.send_mask_and_bound(x, m, v);
+        *marks = send;
+        all_within &= within;
     }
     if !x.is_empty() {
-        mask[xs.len()] = rule.send_mask(x, m, v);
-        all_within &= are_within(rule, m, v);
+        let (send, within) = rule.send_mask_and_bound(x, m, v);
+        mask[xs.len()] = send;
+        all_within &= within;
     }
     all_within
-}
-
-#[inline(always)]
-fn are_within(rule: &Rule, m: &[f32], v: &[f32]) -> bool {
-    m.iter().zip(v).fold(true, |within, (&m, &v)| within & rule.update_within_bound(m, v))
 }
 
 #[inline(always)]
@@ -162,6 +166,18 @@ fn differences(new: &[u16], old: &[u16]) -> u64 {
 }
 
 #[inline(always)]
+fn replace(cursor: &mut DigestCursor<'_>, word_indices: &[u64], old: &[u16], new: &[u16]) {
+    cursor.replace_all(word_indices, old, new);
+}
+
+/// The sum of products of one lane.
+#[cfg(target_arch = "x86_64")]
+fn dot(keys: &[i16], words: &[u16]) -> u32 {
+    let products = keys.iter().zip(words).map(|(&key, &word)| i32::from(key) * i32::from(word.cast_signed()));
+    products.fold(0, i32::wrapping_add).cast_unsigned()
+}
+
+#[inline(always)]
 fn digest(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
     keys.words(param, first_word, words)
 }
@@ -179,81 +195,7 @@ fn pack(flags: &[u8; GROUP]) -> u64 {
 }
 
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Digest, DigestKeys, Kernels, Mask, ParamId, Rule, Stepped};
-
-    pub(super) fn available() -> [Option<Kernels>; 2] {
-        let has_avx512 = is_x86_feature_detected!("avx512f")
-            && is_x86_feature_detected!("avx512bw")
-            && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl");
-        [has_avx512.then_some(AVX512), is_x86_feature_detected!("avx2").then_some(AVX2)]
-    }
-
-    const AVX512: Kernels = Kernels {
-        name: "cpu (avx512)",
-        // SAFETY: `available` gives this table only to machines that have the features.
-        cast: |x, bits| unsafe { cast_avx512(x, bits) },
-        // SAFETY: as above.
-        invert: |rule, block, mask| unsafe { invert_avx512(rule, block, mask) },
-        // SAFETY: as above.
-        compare: |bits, previous, mask| unsafe { compare_avx512(bits, previous, mask) },
-        // SAFETY: as above.
-        digest: |keys, param, first_word, words| unsafe { digest_avx512(keys, param, first_word, words) },
-    };
-
-    const AVX2: Kernels = Kernels {
-        name: "cpu (avx2)",
-        // SAFETY: `available` gives this table only to machines that have the feature.
-        cast: |x, bits| unsafe { cast_avx2(x, bits) },
-        // SAFETY: as above.
-        invert: |rule, block, mask| unsafe { invert_avx2(rule, block, mask) },
-        // SAFETY: as above.
-        compare: |bits, previous, mask| unsafe { compare_avx2(bits, previous, mask) },
-        // SAFETY: as above.
-        digest: |keys, param, first_word, words| unsafe { digest_avx2(keys, param, first_word, words) },
-    };
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn cast_avx512(x: &[f32], bits: &mut [u16]) {
-        super::cast(x, bits);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn invert_avx512(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
-        super::invert(rule, block, mask)
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn compare_avx512(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
-        super::compare(bits, previous, mask);
-    }
-
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-    fn digest_avx512(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
-        super::digest(keys, param, first_word, words)
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn cast_avx2(x: &[f32], bits: &mut [u16]) {
-        super::cast(x, bits);
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn invert_avx2(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
-        super::invert(rule, block, mask)
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn compare_avx2(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
-        super::compare(bits, previous, mask);
-    }
-
-    #[target_feature(enable = "avx2")]
-    fn digest_avx2(keys: &DigestKeys, param: ParamId, first_word: u64, words: &[u16]) -> Digest {
-        super::digest(keys, param, first_word, words)
-    }
-}
+mod x86;
 
 #[cfg(test)]
 mod tests {
@@ -329,6 +271,12 @@ mod tests {
         let keys = DigestKeys::new(RunId([5; 16]));
         let terms = words.iter().zip(700..).map(|(&word, at)| keys.term(ParamId(3), at, word));
         assert_eq!((kernels.digest)(&keys, ParamId(3), 700, words), terms.sum(), "{}", kernels.name);
+        let mut cursor = keys.cursor(ParamId(3));
+        let (places, old): (Vec<u64>, Vec<u16>) = (700..).zip(words).map(|(at, word)| (at, !word)).unzip();
+        (kernels.replace)(&mut cursor, &places, &old, words);
+        let delta =
+            (kernels.digest)(&keys, ParamId(3), 700, words) - (kernels.digest)(&keys, ParamId(3), 700, &old);
+        assert_eq!(cursor.finish(), delta, "{}", kernels.name);
     }
 
     #[test]

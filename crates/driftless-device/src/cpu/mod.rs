@@ -37,6 +37,21 @@ impl CpuDevice {
         Self { kernels: Kernels::PORTABLE }
     }
 
+    /// One backend per instruction set that this machine has, widest first, the portable one last: for tests that
+    /// compare them, and for a start that wants another than the widest.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let wide = Kernels::available().into_iter().flatten();
+        wide.chain([Kernels::PORTABLE]).map(|kernels| Self { kernels }).collect()
+    }
+
+    /// The same backend without digests, all of which are zero: for benchmarks that ask what they cost. It proves
+    /// nothing (DV-4), so weights must not be served with it.
+    #[must_use]
+    pub fn without_digests(self) -> Self {
+        Self { kernels: self.kernels.without_digests() }
+    }
+
     const fn hasher<'a>(&'a self, keys: &'a DigestKeys) -> Hasher<'a> {
         Hasher { kernels: &self.kernels, keys }
     }

@@ -147,21 +147,20 @@ impl<'a> Scatter<'a> {
         let mut places = PlaceWalk { scatter: self, row: 0, row_start: 0 };
         let mut targets = [0; BLOCK_ELEMENTS];
         let mut words = [0; BLOCK_ELEMENTS];
+        let mut old = [0; BLOCK_ELEMENTS];
         let mut changed = 0;
         for (positions, values) in positions.chunks(BLOCK_ELEMENTS).zip(values.chunks(BLOCK_ELEMENTS)) {
             for ((&position, target), word) in positions.iter().zip(&mut targets).zip(&mut words) {
                 (*target, *word) = places.place(position as usize);
             }
-            let targets = &targets[..positions.len()];
+            let (targets, old) = (&targets[..positions.len()], &mut old[..positions.len()]);
             // DV-2: in the log before they are overwritten.
             undo.record_scattered(dst, targets);
-            for ((&target, &word), &new) in targets.iter().zip(&words).zip(values) {
-                let old = std::mem::replace(&mut dst[target], new);
-                if old != new {
-                    changed += 1;
-                    cursor.replace(word, old, new);
-                }
+            for ((&target, old), &new) in targets.iter().zip(&mut *old).zip(values) {
+                *old = std::mem::replace(&mut dst[target], new);
             }
+            changed += old.iter().zip(values).filter(|(old, new)| old != new).count() as u64;
+            (self.hasher.kernels.replace)(&mut cursor, &words, old, values);
         }
         Scattered { changed, delta: cursor.finish() }
     }

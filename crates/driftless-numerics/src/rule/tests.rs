@@ -185,7 +185,9 @@ fn nu2_evaluates_the_rule_word_for_word() {
 }
 
 fn assert_mask_agrees(rule: &Rule, x: &[f32], m: &[f32], v: &[f32]) {
-    let mask = rule.send_mask(x, m, v);
+    let (mask, all_within) = rule.send_mask_and_bound(x, m, v);
+    assert_eq!(mask, rule.send_mask(x, m, v));
+    assert_eq!(all_within, m.iter().zip(v).all(|(&m, &v)| rule.update_within_bound(m, v)));
     for (index, ((&x, &m), &v)) in x.iter().zip(m).zip(v).enumerate() {
         let sent = mask >> index & 1 == 1;
         assert_eq!(sent, !rule.is_certified_unchanged(x, m, v), "{rule:?} {x:e} {m:e} {v:e}");
