@@ -10,12 +10,14 @@
 //! - **DV-4 (the digest is independent).** Detection digests every element, whatever the detector says of it.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+mod bitset;
 mod cpu;
 mod device;
 mod error;
 mod memory;
 mod undo;
 
+pub use bitset::Bitset;
 pub use cpu::CpuDevice;
 pub use device::{ChangeSource, Changes, Detected, Device, PieceDiff, PieceRule, Scattered};
 pub use error::DeviceError;
