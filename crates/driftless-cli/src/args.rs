@@ -1,7 +1,8 @@
 //! The command line.
 
+use crate::evaluations::Evaluations;
 use crate::report::ReportTarget;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use driftless_layout::{RolloutLayout, TrainerLayout};
 use driftless_numerics::Family;
 use std::path::PathBuf;
@@ -35,6 +36,15 @@ const INSPECT_EXAMPLES: &str = "Examples:
 
 Exit code: 0 described, 2 not a file that driftless knows.";
 
+const CERTIFY_EXAMPLES: &str = "Examples:
+  driftless certify steps/
+  driftless certify steps/ --family torch --family agnostic --json -
+  driftless certify --evaluations 1e8
+  driftless certify --evaluations 1e10 --seed 7 --family apex
+
+Exit code: 0 nothing missed, 1 a change was missed, 2 bad input,
+130 interrupted, after a report of what was evaluated.";
+
 /// Keeps a fleet of rollout engines bit-identical to a trainer by sending only the weights that changed.
 #[derive(Debug, Parser)]
 #[command(name = "driftless", version, about, propagate_version = true)]
@@ -62,6 +72,18 @@ pub(crate) enum Command {
     /// Describe a trainer state, a policy file or a section file.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
+    /// Check that no change of an optimizer is missed, on recorded steps or on generated elements.
+    ///
+    /// DIR holds *.safetensors, each one recorded step: F32 tensors of one shape named before and after (the masters),
+    /// exp_avg and exp_avg_sq (the moments after the step), with AMSGrad also max_exp_avg_sq; metadata step, lr, beta1,
+    /// beta2, eps, weight_decay, and optionally optimizer, family, amsgrad, maximize. A line per file says how many
+    /// elements changed, how many of these the rule missed (none, if the family is right), and how many unchanged ones it
+    /// would send (which only costs bytes).
+    ///
+    /// With --evaluations no files are needed: plausible and adversarial elements are stepped in every order of operations
+    /// that trainers of the family use, for as long as you like.
+    #[command(after_help = CERTIFY_EXAMPLES)]
+    Certify(CertifyArgs),
 }
 
 /// What every run takes.
@@ -132,5 +154,26 @@ pub(crate) struct InspectArgs {
     pub(crate) file: PathBuf,
     /// Describe it as JSON, to standard output or to FILE.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
+    pub(crate) json: Option<ReportTarget>,
+}
+
+/// `driftless certify`.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("work").required(true).args(["dir", "evaluations"]))]
+pub(crate) struct CertifyArgs {
+    /// The folder of the recorded steps.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// How many generated elements to try, per family: 1e8, 100_000_000, ...
+    #[arg(long, value_name = "COUNT")]
+    pub(crate) evaluations: Option<Evaluations>,
+    /// Seed of the generated elements.
+    #[arg(long, default_value_t = 1, conflicts_with = "dir")]
+    pub(crate) seed: u64,
+    /// The optimizer family; give it once per family [default: the file's own, else agnostic].
+    #[arg(long = "family", value_name = "NAME")]
+    pub(crate) families: Vec<Family>,
+    /// Write the report as JSON to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<ReportTarget>,
 }

@@ -1,7 +1,8 @@
 //! What a person sees while a run goes on: a progress bar, and a line per version.
 
 use crate::report::{PhasesMs, VersionReport};
-use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressStyle};
+use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressState, ProgressStyle};
+use std::fmt;
 use std::io::{self, Write};
 
 /// Where lines go.
@@ -30,13 +31,32 @@ pub(crate) struct Console {
 }
 
 impl Console {
-    /// A console that expects this many versions.
-    pub(crate) fn new(lines: Lines, versions: usize) -> Self {
-        let bar = ProgressBar::new(versions as u64);
-        if let Ok(style) = ProgressStyle::with_template("{bar:32} {pos}/{len} versions  {elapsed}  {msg}") {
-            bar.set_style(style);
+    /// A console that expects so many `things`, such as versions.
+    pub(crate) fn counting(lines: Lines, count: usize, things: &str) -> Self {
+        let template = format!("{{bar:32}} {{pos}}/{{len}} {things}  {{elapsed}}  {{msg}}");
+        Self::with_template(lines, count as u64, &template)
+    }
+
+    /// A console that expects so many evaluations, and shows how fast they go by.
+    pub(crate) fn evaluating(lines: Lines, evaluations: u64) -> Self {
+        let template = "{bar:32} {percent:>3} %  {human_pos} of {human_len}  {rate}  {eta} left  {msg}";
+        Self::with_template(lines, evaluations, template)
+    }
+
+    fn with_template(lines: Lines, length: u64, template: &str) -> Self {
+        let bar = ProgressBar::new(length);
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            let rate = |state: &ProgressState, out: &mut dyn fmt::Write| {
+                let _ = write!(out, "{}", millions(state.per_sec()));
+            };
+            bar.set_style(style.with_key("rate", rate));
         }
         Self { lines, bar }
+    }
+
+    /// How much is done by now.
+    pub(crate) fn reached(&self, done: u64) {
+        self.bar.set_position(done);
     }
 
     /// Writes a line above the bar.
@@ -54,9 +74,14 @@ impl Console {
         self.bar.set_message(what);
     }
 
+    /// One of the things is done.
+    pub(crate) fn step(&self) {
+        self.bar.inc(1);
+    }
+
     /// One version is done.
     pub(crate) fn version(&self, report: &VersionReport) {
-        self.bar.inc(1);
+        self.step();
         self.line(&version_line(report));
         for dense in &report.dense {
             self.warn(&format!("v{}: `{}` was sent whole: gate {}", report.version, dense.group, dense.gate));
@@ -102,6 +127,17 @@ fn phases_text(phases: &PhasesMs) -> String {
     ];
     let texts: Vec<_> = named.iter().map(|(name, ms)| format!("{name} {ms:.2}")).collect();
     format!("{} ms", texts.join(" "))
+}
+
+/// A count over a time; of no time, nothing.
+#[expect(clippy::cast_precision_loss, reason = "a rate for people")]
+pub(crate) fn per_second(count: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+/// A rate in millions per second.
+pub(crate) fn millions(per_second: f64) -> String {
+    format!("{:.1} M/s", per_second / 1e6)
 }
 
 /// A share of a whole; of nothing, nothing.

@@ -34,16 +34,19 @@ pub(crate) enum Failure {
     /// Some receiver is not identical at some version; the report says which.
     #[error("not identical: {0}")]
     NotIdentical(String),
+    /// The certified rule left out a changed element; the lines above say which.
+    #[error("missed: {0}")]
+    Missed(String),
     /// The user stopped the program.
     #[error("interrupted")]
     Interrupted,
 }
 
 impl Failure {
-    /// 1: not identical, 2: bad input, 130: interrupted.
+    /// 1: not identical or not certified, 2: bad input, 130: interrupted.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::NotIdentical(_) | Self::Runtime(_) => 1,
+            Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) => 1,
             Self::BadInput(_) | Self::Layout { .. } | Self::Write { .. } => 2,
             Self::Interrupted => 130,
         })

@@ -1,11 +1,13 @@
-//! The `driftless` program: `demo`, `sync` and `inspect`.
+//! The `driftless` program: `demo`, `sync`, `inspect` and `certify`.
 //!
-//! Exit codes: 0 every receiver identical at every version, 1 not identical, 2 bad input, 130 interrupted.
+//! Exit codes: 0 every receiver identical at every version (of `certify`: nothing missed), 1 not so, 2 bad input, 130 interrupted.
 #![forbid(unsafe_code)]
 
 mod args;
+mod certify;
 mod console;
 mod demo;
+mod evaluations;
 mod failure;
 mod files;
 mod fleet;
@@ -23,7 +25,7 @@ use failure::Failure;
 use std::future::Future;
 use std::process::ExitCode;
 use std::time::Duration;
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
 use tracing_subscriber::EnvFilter;
 
 /// How long a run that was interrupted may take to clean up.
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => until_interrupted(demo::demo(args)),
         Command::Sync(args) => until_interrupted(sync::sync(args)),
         Command::Inspect(args) => inspect::run(&args),
+        Command::Certify(args) => until_it_ends(certify::certify(args)),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -53,8 +56,7 @@ fn main() -> ExitCode {
 fn until_interrupted(
     work: impl Future<Output = Result<(), Failure>> + Send + 'static,
 ) -> Result<(), Failure> {
-    let runtime =
-        Builder::new_multi_thread().enable_all().build().map_err(|error| Failure::Runtime(error.into()))?;
+    let runtime = runtime()?;
     let mut task = runtime.spawn(work);
     let result = runtime.block_on(async {
         tokio::select! {
@@ -65,4 +67,13 @@ fn until_interrupted(
     task.abort();
     runtime.shutdown_timeout(CLEAN_UP);
     result
+}
+
+/// Runs work that minds Ctrl-C itself.
+fn until_it_ends(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
+    runtime()?.block_on(work)
+}
+
+fn runtime() -> Result<Runtime, Failure> {
+    Builder::new_multi_thread().enable_all().build().map_err(|error| Failure::Runtime(error.into()))
 }

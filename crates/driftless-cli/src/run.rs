@@ -36,7 +36,7 @@ pub(crate) async fn run(
     };
     let fleet = block_in_place(|| Fleet::load(&plan, DigestKeys::new(RUN), &*source))?;
     let session = Session::start(&plan, &fleet, &*source, args.detector).await?;
-    let console = Console::new(lines, source.versions().len());
+    let console = Console::counting(lines, source.versions().len(), "versions");
     console.line(&opening(&plan));
     let (report, trouble) = session.sync_all(&fleet, &mut *source, &console).await?;
     if let Some(target) = &args.json {

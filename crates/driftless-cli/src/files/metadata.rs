@@ -37,6 +37,8 @@ impl Optimizer {
         }
         let family = keys.optional("family", "the name of an optimizer family")?.unwrap_or(Family::Agnostic);
         let amsgrad = keys.flag("amsgrad")?;
+        // The sign is in the first moment already: nothing depends on it but its spelling.
+        keys.flag("maximize")?;
         let no_decay_suffix = keys.optional::<String>("no_decay_suffix", "the end of a name")?;
         let mut optimizer = Self {
             name,

@@ -7,6 +7,7 @@ mod bad_input;
 mod folder;
 mod metadata;
 mod policy;
+mod step_file;
 mod tensor_file;
 mod trainer_state;
 
@@ -14,5 +15,6 @@ pub(crate) use bad_input::BadInput;
 pub(crate) use folder::{Folder, RecordedStep};
 pub(crate) use metadata::Optimizer;
 pub(crate) use policy::PolicyFile;
+pub(crate) use step_file::{StepElements, StepFile};
 pub(crate) use tensor_file::TensorFile;
 pub(crate) use trainer_state::{Moments, TrainerState, parameter_names};

@@ -128,7 +128,7 @@ impl Tensors {
         Self { tensors, metadata: header.metadata().clone().unwrap_or_default() }
     }
 
-    fn write(&self, path: &Path) {
+    pub(crate) fn write(&self, path: &Path) {
         let views = self.tensors.iter().map(|(name, tensor)| {
             let view = TensorView::new(tensor.dtype, tensor.shape.clone(), &tensor.bytes);
             (name, view.expect("bytes that fit the shape"))

@@ -1,6 +1,7 @@
 //! The program as its users run it: exit codes, reports and errors.
 
 mod bad_input;
+mod certify;
 mod commands;
 mod fixture;
 mod layouts;
