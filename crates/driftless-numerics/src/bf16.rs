@@ -10,9 +10,10 @@ const SIGN: u32 = 0x8000_0000;
 pub const INFINITY_CELL: f32 = f32::from_bits(0x7f7f_8000);
 
 /// How a trainer turns FP32 masters into the BF16 bits that it serves; part of its family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Cast {
     /// To nearest, ties to even; every NaN becomes `0xFFFF`.
+    #[default]
     NearestEven,
     /// To nearest, ties away from zero, as a master stored as BF16 plus a signed 16-bit remainder does.
     HalfAway,

@@ -21,6 +21,7 @@
 //! Nothing here reads a clock, does IO or allocates per element.
 #![forbid(unsafe_code)]
 
+mod audit;
 pub mod bf16;
 pub mod conformance;
 mod digest;
@@ -29,6 +30,8 @@ mod params;
 mod rule;
 mod scalars;
 
+pub use audit::{MasterAudit, is_fit};
+pub use bf16::Cast;
 pub use digest::{DigestCursor, DigestKeys};
 pub use gate::{Gate, NotInvertible, StepChange, check_gates};
 pub use params::{Family, GroupStep, Hyperparameters, NumericsError, StepParams};

@@ -9,10 +9,15 @@
 //! - **NU-3 (numbers only).** NaN, infinities and whatever overflows on the way are never certified.
 //! - **NU-4 (idle weights).** The cell of a zero ends at the zero of the other sign, which no error bound can
 //!   keep apart: zeros are certified only where the trainer's arithmetic leaves them exactly as they were.
+//!   An update from `m = +0` is exactly zero in every order of evaluation. So a zero that had one was a zero of the
+//!   same sign if the decay keeps signs and flushes nothing, or if the masters before the step were
+//!   [audited](MasterAudit::Fit): +0.0 stays +0.0, and a weight of at least 2^-124 stays normal.
 //!
 //! Every operation is FP32, to nearest, rounds once, in the order written; nothing is contracted. The error
 //! bound of the update is relative (`rho`) and absolute (`eta`), and both are computed with the scalars.
 
+#[cfg(doc)]
+use crate::audit::MasterAudit;
 use crate::bf16::{Cast, INFINITY_CELL};
 use crate::gate::{Gate, NotInvertible, check_hyperparameters};
 use crate::params::{Family, GroupStep};
@@ -89,8 +94,6 @@ pub struct Rule {
     largest_second_moment: f32,
     /// The largest update that Adam's moments allow.
     largest_update: f32,
-    /// `lr * weight_decay` small enough that a flushing trainer with decay inside keeps normal masters.
-    keeps_normals: bool,
     /// Whether a zero with `m = +0` stays the zero it was.
     certifies_idle_zeros: bool,
 }
@@ -133,25 +136,17 @@ impl Rule {
             unknown_weight: rho * loss,
             largest_second_moment: single(0.5 * f64::from(f32::MAX) * scalars.second_correction),
             largest_update: single(bound),
-            keeps_normals: hyper.weight_decay * (1.0 + hyper.lr) < 0.999_999,
             certifies_idle_zeros: keeps_every_zero(family, hyper.weight_decay),
         })
     }
 
-    /// The same rule, where the caller knows that no master was -0.0 or subnormal *before* this step.
+    /// The same rule, where the caller knows that all masters were [fit](MasterAudit::Fit) *before* this step.
     ///
-    /// This certifies more idle zeros (NU-4): without it trainers that are unknown or flush to zero have theirs
-    /// sent at every step, since a subnormal weight may just have been flushed.
+    /// This certifies idle zeros of every family (NU-4): without it trainers that are unknown or flush to zero have
+    /// theirs sent at every step, since a tiny weight may just have been flushed.
     #[must_use]
-    pub const fn with_audited_masters(mut self) -> Self {
-        self.certifies_idle_zeros = match self.decay {
-            // NU-4: an unknown trainer, or one that scales after it flushed, makes zeros of normal weights.
-            Decay::Unknown => false,
-            Decay::After => !may_flush(self.family),
-            Decay::Inside => self.keeps_normals,
-            Decay::Absent | Decay::Multiplied | Decay::Double | Decay::Fused => true,
-        };
-        self
+    pub const fn with_audited_masters(self) -> Self {
+        Self { certifies_idle_zeros: true, ..self }
     }
 
     /// The family whose steps this rule inverts.

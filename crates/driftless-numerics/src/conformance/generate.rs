@@ -163,7 +163,7 @@ impl Generator {
 
 /// Bits of magnitudes at which something special happens: zeros, subnormals, edges of cells and binades, the
 /// largest numbers, infinity, NaN.
-const SPECIAL_MAGNITUDES: [u32; 40] = [
+const SPECIAL_MAGNITUDES: [u32; 44] = [
     0,
     1,
     2,
@@ -187,6 +187,10 @@ const SPECIAL_MAGNITUDES: [u32; 40] = [
     0x81_0000,
     0x82_0000,
     0xa0_0000,
+    0x100_0000,
+    0x17f_ffff,
+    0x180_0000,
+    0x180_8001,
     0x3c00_0000,
     0x3c00_8001,
     0x3f7f_7fff,

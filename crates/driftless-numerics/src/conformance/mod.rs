@@ -16,7 +16,7 @@ mod order;
 pub use generate::{Generator, Seeded, special_elements};
 pub use order::{Forward, Order};
 
-use crate::{Family, GroupStep, Hyperparameters, Rule};
+use crate::{Family, GroupStep, Hyperparameters, Rule, is_fit};
 use driftless_types::Fqn;
 
 /// A master before a step, with its moments as the step leaves them.
@@ -142,16 +142,11 @@ fn check_special_step(family: Family, step: &GroupStep) -> Tally {
         for element in special_elements() {
             for &noise in forward.order().telling_noise() {
                 tally.judge(&rule, &forward, element, noise);
-                if is_audited(element.before) {
+                if is_fit(element.before) {
                     tally.judge(&audited, &forward, element, noise);
                 }
             }
         }
     }
     tally
-}
-
-/// Neither -0.0 nor subnormal.
-const fn is_audited(x: f32) -> bool {
-    x.to_bits() == 0 || x.is_normal()
 }

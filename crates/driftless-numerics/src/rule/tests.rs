@@ -88,19 +88,19 @@ fn nu4_zeros_are_certified_where_arithmetic_keeps_them() {
     // (family, weight decay, certified, certified with audited masters)
     let idle = [
         (Family::Agnostic, 0.0, false, true),
-        (Family::Agnostic, 0.1, false, false),
+        (Family::Agnostic, 0.1, false, true),
         (Family::Torch, 0.0, true, true),
         (Family::Torch, 0.1, true, true),
         (Family::TorchFusedCuda, 0.0, true, true),
         (Family::TorchFusedCuda, 0.1, false, true),
         (Family::Apex, 0.0, false, true),
         (Family::Apex, 0.1, false, true),
-        (Family::Apex, 1.0, false, false),
+        (Family::Apex, 1.0, false, true),
         (Family::TeRemainder, 0.1, false, true),
         (Family::DeepspeedCpu, 0.0, true, true),
         (Family::DeepspeedCpu, 0.1, false, true),
         (Family::Bitsandbytes, 0.0, false, true),
-        (Family::Bitsandbytes, 0.1, false, false),
+        (Family::Bitsandbytes, 0.1, false, true),
     ];
     for (family, weight_decay, plain, audited) in idle {
         let rule = rule(family, Hyperparameters { weight_decay, ..usual() });
