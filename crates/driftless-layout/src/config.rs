@@ -3,11 +3,11 @@
 mod keys;
 
 use crate::error::LayoutError;
-use keys::Keys;
+use crate::family::generic::{self, GenericTensor};
+use crate::family::{self, Biases, Family, FeedforwardKind, HeadNorms, KvHeads};
+pub(crate) use keys::Keys;
 use std::collections::BTreeSet;
 
-/// The model types that are known.
-const KNOWN_MODEL_TYPES: &str = "qwen3 or qwen3_moe";
 /// The most experts of all layers together: bounds what a hostile config can make us allocate.
 const MAX_EXPERTS_TOTAL: u64 = 1 << 17;
 
@@ -22,7 +22,11 @@ pub struct ModelConfig {
     head_dim: u64,
     intermediate_size: u64,
     ties_embeddings: bool,
+    biases: Biases,
+    head_norms: HeadNorms,
     experts: Option<Experts>,
+    /// Where they are there, they are all there is.
+    generic: Option<Vec<GenericTensor>>,
 }
 
 /// The expert layers of a mixture of experts.
@@ -41,41 +45,74 @@ pub(crate) enum LayerKind {
 }
 
 impl ModelConfig {
-    /// Reads the text of a Hugging Face `config.json` of model type `qwen3` or `qwen3_moe`.
+    /// Reads the text of a Hugging Face `config.json` of a known model type, or one with a table of generic tensors.
     ///
     /// `head_dim` defaults to `hidden_size / num_attention_heads`, `tie_word_embeddings` to false,
-    /// `decoder_sparse_step` to 1 and `mlp_only_layers` to none; keys that decide no shape are not read.
+    /// `decoder_sparse_step` to 1 and `mlp_only_layers` to none; keys that decide no shape are not read. With
+    /// `generic_tensors` (see the crate's documentation) the table decides alone, and every size below is 0.
     ///
     /// # Errors
     /// [`LayoutError::ConfigNotJson`]; [`LayoutError::ConfigKey`] for a key that is missing, of the wrong type, or
     /// of a value that no model has; [`LayoutError::Unsupported`] for a feature that is refused by name.
     pub fn from_json(text: &str) -> Result<Self, LayoutError> {
         let keys = Keys::parse(text)?;
-        let has_experts = match keys.text("model_type")? {
-            "qwen3" => false,
-            "qwen3_moe" => true,
-            _ => return Err(keys.wrong("model_type", KNOWN_MODEL_TYPES)),
+        if keys.has(generic::TABLE_KEY) {
+            keys.refuse_quantized()?;
+            return Ok(Self { generic: Some(generic::read(&keys)?), ..Self::EMPTY });
+        }
+        let Some(family) = family::of_type(keys.text("model_type")?) else {
+            return Err(keys.wrong("model_type", &family::known_types()));
         };
         keys.refuse_unsupported()?;
+        let config = Self::read(&keys, family)?;
+        if !config.attention_heads.is_multiple_of(config.key_value_heads) {
+            let expected = format!("a divisor of num_attention_heads = {}", config.attention_heads);
+            return Err(keys.wrong("num_key_value_heads", &expected));
+        }
+        Ok(config)
+    }
+
+    /// No decoder at all.
+    const EMPTY: Self = Self {
+        vocab_size: 0,
+        hidden_size: 0,
+        layer_count: 0,
+        attention_heads: 0,
+        key_value_heads: 0,
+        head_dim: 0,
+        intermediate_size: 0,
+        ties_embeddings: false,
+        biases: Biases::None,
+        head_norms: HeadNorms::None,
+        experts: None,
+        generic: None,
+    };
+
+    fn read(keys: &Keys, family: &Family) -> Result<Self, LayoutError> {
         let hidden_size = keys.size("hidden_size", 1 << 18)?;
         let attention_heads = keys.size("num_attention_heads", 1 << 14)?;
         let layer_count = keys.size("num_hidden_layers", 1 << 12)?;
-        let config = Self {
+        let key_value_heads = match family.kv_heads {
+            KvHeads::LikeQueries if !keys.has("num_key_value_heads") => attention_heads,
+            KvHeads::LikeQueries | KvHeads::Required => keys.size("num_key_value_heads", attention_heads)?,
+        };
+        Ok(Self {
             vocab_size: keys.size("vocab_size", 1 << 26)?,
             hidden_size,
             layer_count,
             attention_heads,
-            key_value_heads: keys.size("num_key_value_heads", attention_heads)?,
-            head_dim: head_dim(&keys, hidden_size, attention_heads)?,
+            key_value_heads,
+            head_dim: head_dim(keys, hidden_size, attention_heads)?,
             intermediate_size: keys.size("intermediate_size", 1 << 22)?,
             ties_embeddings: keys.flag("tie_word_embeddings")?.unwrap_or(false),
-            experts: if has_experts { Some(Experts::read(&keys, layer_count)?) } else { None },
-        };
-        if !attention_heads.is_multiple_of(config.key_value_heads) {
-            let expected = format!("a divisor of num_attention_heads = {attention_heads}");
-            return Err(keys.wrong("num_key_value_heads", &expected));
-        }
-        Ok(config)
+            biases: family.biases,
+            head_norms: family.head_norms,
+            experts: match family.feedforward {
+                FeedforwardKind::Experts => Some(Experts::read(keys, layer_count)?),
+                FeedforwardKind::Dense => None,
+            },
+            generic: None,
+        })
     }
 
     /// Rows of the embedding.
@@ -136,6 +173,19 @@ impl ModelConfig {
     #[must_use]
     pub const fn ties_embeddings(&self) -> bool {
         self.ties_embeddings
+    }
+
+    pub(crate) const fn biases(&self) -> Biases {
+        self.biases
+    }
+
+    pub(crate) const fn head_norms(&self) -> HeadNorms {
+        self.head_norms
+    }
+
+    /// The table of a model that only a table describes.
+    pub(crate) fn generic_tensors(&self) -> Option<&[GenericTensor]> {
+        self.generic.as_deref()
     }
 
     pub(crate) fn layer_kind(&self, layer: u64) -> LayerKind {

@@ -25,7 +25,9 @@ pub enum LayoutError {
         expected: String,
     },
     /// The config asks for something that this version cannot keep bit-identical.
-    #[error("model config key {key}: found {found}, expected none: {feature} is not supported")]
+    #[error(
+        "model config key {key}: found {found}, expected none: {feature} is not supported, it needs {needed}"
+    )]
     Unsupported {
         /// The key that shows it.
         key: String,
@@ -33,6 +35,40 @@ pub enum LayoutError {
         found: String,
         /// The name of what is refused.
         feature: &'static str,
+        /// What would have to be there first.
+        needed: &'static str,
+    },
+    /// A layout asks for something that this version cannot keep bit-identical.
+    #[error(
+        "layout {layout:?}: found {option}, expected none: {feature} is not supported, it needs {needed}"
+    )]
+    UnsupportedOption {
+        /// The whole text.
+        layout: String,
+        /// The option that shows it.
+        option: String,
+        /// The name of what is refused.
+        feature: &'static str,
+        /// What would have to be there first.
+        needed: &'static str,
+    },
+    /// The starting policy holds a tensor of a kind that this version cannot keep bit-identical.
+    #[error("the starting policy names {fqn}, expected none: {feature} is not supported, it needs {needed}")]
+    UnsupportedTensor {
+        /// Its name.
+        fqn: Fqn,
+        /// The name of what is refused.
+        feature: &'static str,
+        /// What would have to be there first.
+        needed: &'static str,
+    },
+    /// A layout has no rule for a model whose tensors are only known by a table.
+    #[error(
+        "layout {layout}: found a model of generic tensors, expected a model type with a converter for it"
+    )]
+    NoConverter {
+        /// The layout as text.
+        layout: String,
     },
     /// A layout's text cannot be read.
     #[error("layout {layout:?}: found {found}, expected {expected}")]

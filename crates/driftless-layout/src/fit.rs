@@ -33,6 +33,14 @@ impl Axis<'_> {
         Err(self.misfit(format!("a divisor of {what} = {total}")))
     }
 
+    /// The axis is a size that somebody set in code to something that no text can say.
+    pub(crate) fn must_be_positive(self) -> Result<(), LayoutError> {
+        match self.size {
+            0 => Err(self.misfit("at least 1".into())),
+            _ => Ok(()),
+        }
+    }
+
     /// The axis cuts attention heads: it divides the query heads; it divides the key-value heads, or they divide it.
     pub(crate) fn must_cut_heads(self, config: &ModelConfig) -> Result<(), LayoutError> {
         self.must_divide("num_attention_heads", config.attention_heads())?;

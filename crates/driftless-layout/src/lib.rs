@@ -34,17 +34,19 @@
 mod config;
 mod engine;
 mod error;
+mod family;
 mod fit;
 mod geometry;
 mod local;
 mod model;
 mod plan;
 mod served;
+mod stages;
 mod text;
 mod trainer;
 
 pub use config::ModelConfig;
-pub use engine::{RolloutEngine, RolloutLayout};
+pub use engine::{EngineMesh, ExpertPlacement, GateUpOrder, RolloutEngine, RolloutLayout};
 pub use error::LayoutError;
 pub use geometry::Box2;
 pub use model::{Model, ParamMeta};
@@ -53,4 +55,4 @@ pub use plan::{
     SenderPlan, SourceRun, SourceTensor,
 };
 pub use served::ServedDtypes;
-pub use trainer::{TrainerKind, TrainerLayout};
+pub use trainer::{MegatronMesh, MegatronOptimizer, TrainerKind, TrainerLayout, ZeroGroups, ZeroStage};

@@ -2,8 +2,9 @@
 
 use crate::error::LayoutError;
 use crate::geometry::{Box2, PlacedBox};
-use crate::model::Model;
+use crate::model::{Model, ParamMeta};
 use driftless_types::{Dtype, ParamId, Shape};
+use std::ops::Range;
 
 /// One tensor of one rank, under the name that its framework gives it.
 #[derive(Clone, Debug)]
@@ -55,6 +56,15 @@ impl LocalTensor {
             self.boxes.push(PlacedBox { param, canonical, offset, row_stride });
         }
         self
+    }
+
+    /// Adds `rows` of a parameter from row `at` of this tensor on; the rows of a 1-D parameter are its elements.
+    pub(crate) fn with_rows(self, meta: &ParamMeta, rows: Range<u64>, at: u64) -> Self {
+        let count = rows.end - rows.start;
+        match meta.shape.extents() {
+            [_, cols] => self.with(meta.id, Box2::new(rows.start, count, 0, *cols), at * cols, *cols),
+            _ => self.with(meta.id, Box2::new(0, 1, rows.start, count), at, count),
+        }
     }
 
     /// The number of elements, padding included.

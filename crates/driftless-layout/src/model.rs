@@ -1,7 +1,10 @@
 //! The canonical parameters of a model: Hugging Face names, in byte order.
 
-use crate::config::{LayerKind, ModelConfig};
+mod walk;
+
+use crate::config::ModelConfig;
 use crate::error::LayoutError;
+use crate::family::generic::Split;
 use crate::served::ServedDtypes;
 use driftless_types::{Dtype, Fqn, ParamId, Shape};
 use std::collections::BTreeMap;
@@ -35,6 +38,18 @@ impl ParamMeta {
         self.shape.extents().last().copied().unwrap_or(1)
     }
 
+    /// The extent of the first axis, along which data parallel trainers cut.
+    pub(crate) fn leading(&self) -> u64 {
+        self.shape.extents().first().copied().unwrap_or(1)
+    }
+
+    /// The shape of `rows` steps along the first axis.
+    pub(crate) fn shape_of_rows(&self, rows: u64) -> Vec<u64> {
+        let mut extents = self.shape.extents().to_vec();
+        extents[0] = rows;
+        extents
+    }
+
     /// The number of elements.
     #[must_use]
     pub fn elements(&self) -> u64 {
@@ -61,12 +76,12 @@ pub(crate) enum Feedforward {
 #[derive(Clone, Debug)]
 pub(crate) struct Layer {
     pub(crate) input_norm: ParamId,
-    pub(crate) q: ParamId,
-    pub(crate) k: ParamId,
-    pub(crate) v: ParamId,
+    /// Query, key, value.
+    pub(crate) qkv: [ParamId; 3],
+    pub(crate) qkv_bias: Option<[ParamId; 3]>,
     pub(crate) o: ParamId,
-    pub(crate) q_norm: ParamId,
-    pub(crate) k_norm: ParamId,
+    /// Query, key.
+    pub(crate) qk_norms: Option<[ParamId; 2]>,
     pub(crate) post_norm: ParamId,
     pub(crate) feedforward: Feedforward,
 }
@@ -88,8 +103,16 @@ impl Decoder {
             Feedforward::Dense(_) => 3,
             Feedforward::Experts { experts, .. } => 1 + 3 * (experts.len() as u64).div_ceil(ep),
         };
-        3 + self.layers.iter().map(|layer| 8 + feedforward(layer)).sum::<u64>()
+        3 + self.layers.iter().map(|layer| 11 + feedforward(layer)).sum::<u64>()
     }
+}
+
+/// What layouts know of the parameters.
+#[derive(Clone, Debug)]
+enum Architecture {
+    Decoder(Decoder),
+    /// Only how engines cut each, in the order of their registration.
+    Generic(Vec<(ParamId, Split)>),
 }
 
 /// The ending of a router's name: the parameters that the option `router=` speaks of.
@@ -101,7 +124,9 @@ pub struct Model {
     config: ModelConfig,
     params: Vec<ParamMeta>,
     ids: BTreeMap<Fqn, ParamId>,
-    decoder: Decoder,
+    /// In the order in which the Hugging Face modules register them.
+    registration: Vec<ParamId>,
+    architecture: Architecture,
 }
 
 impl Model {
@@ -111,7 +136,7 @@ impl Model {
     /// [`LayoutError::UnknownParameter`] if the starting policy names a tensor that the model does not have.
     pub fn new(config: ModelConfig, served: &ServedDtypes) -> Result<Self, LayoutError> {
         let mut shapes = BTreeMap::new();
-        visit(&config, &mut |name, shape| {
+        walk::visit(&config, &mut |name, shape| {
             shapes.insert(Fqn::from(name), Shape::new(shape));
             ParamId::default()
         });
@@ -122,8 +147,12 @@ impl Model {
             params.push(ParamMeta { id, fqn, shape, dtype });
         }
         let ids: BTreeMap<_, _> = params.iter().map(|meta| (meta.fqn.clone(), meta.id)).collect();
-        let decoder = visit(&config, &mut |name, _| ids[name.as_str()]);
-        Ok(Self { config, params, ids, decoder })
+        let mut registration = Vec::with_capacity(params.len());
+        let architecture = walk::visit(&config, &mut |name, _| {
+            registration.push(ids[name.as_str()]);
+            ids[name.as_str()]
+        });
+        Ok(Self { config, params, ids, registration, architecture })
     }
 
     /// All parameters in the byte order of their names; a parameter's id is its index.
@@ -148,62 +177,24 @@ impl Model {
         &self.params[id.0 as usize]
     }
 
-    pub(crate) const fn decoder(&self) -> &Decoder {
-        &self.decoder
+    /// The parameters in the order in which the Hugging Face modules register them.
+    pub(crate) fn registration(&self) -> impl Iterator<Item = &ParamMeta> {
+        self.registration.iter().map(|&id| self.meta(id))
     }
-}
 
-/// What a walk over the model asks for every parameter: its id, given name and shape.
-type Visitor<'a> = dyn FnMut(String, Vec<u64>) -> ParamId + 'a;
-
-/// Walks over all parameters: the one place that knows their names and shapes.
-fn visit(config: &ModelConfig, id_of: &mut Visitor<'_>) -> Decoder {
-    let hidden = config.hidden_size();
-    let embed = id_of("model.embed_tokens.weight".into(), vec![config.vocab_size(), hidden]);
-    let layers = (0..config.layer_count()).map(|index| visit_layer(config, index, id_of)).collect();
-    let final_norm = id_of("model.norm.weight".into(), vec![hidden]);
-    let lm_head = (!config.ties_embeddings())
-        .then(|| id_of("lm_head.weight".into(), vec![config.vocab_size(), hidden]));
-    Decoder { embed, layers, final_norm, lm_head }
-}
-
-fn visit_layer(config: &ModelConfig, index: u64, id_of: &mut Visitor<'_>) -> Layer {
-    let (hidden, head) = (config.hidden_size(), config.head_dim());
-    let (q_rows, kv_rows) = (config.attention_heads() * head, config.key_value_heads() * head);
-    let mut add =
-        |name: &str, shape: &[u64]| id_of(format!("model.layers.{index}.{name}.weight"), shape.into());
-    Layer {
-        input_norm: add("input_layernorm", &[hidden]),
-        q: add("self_attn.q_proj", &[q_rows, hidden]),
-        k: add("self_attn.k_proj", &[kv_rows, hidden]),
-        v: add("self_attn.v_proj", &[kv_rows, hidden]),
-        o: add("self_attn.o_proj", &[hidden, q_rows]),
-        q_norm: add("self_attn.q_norm", &[head]),
-        k_norm: add("self_attn.k_norm", &[head]),
-        post_norm: add("post_attention_layernorm", &[hidden]),
-        feedforward: match config.layer_kind(index) {
-            LayerKind::Dense => {
-                Feedforward::Dense(visit_mlp("mlp", hidden, config.intermediate_size(), &mut add))
-            }
-            LayerKind::Experts { count, intermediate_size } => Feedforward::Experts {
-                router: add("mlp.gate", &[count, hidden]),
-                experts: (0..count)
-                    .map(|e| visit_mlp(&format!("mlp.experts.{e}"), hidden, intermediate_size, &mut add))
-                    .collect(),
-            },
-        },
+    /// The parameters by role; `None` for generic tensors.
+    pub(crate) const fn decoder(&self) -> Option<&Decoder> {
+        match &self.architecture {
+            Architecture::Decoder(decoder) => Some(decoder),
+            Architecture::Generic(_) => None,
+        }
     }
-}
 
-fn visit_mlp(
-    prefix: &str,
-    hidden: u64,
-    intermediate: u64,
-    add: &mut impl FnMut(&str, &[u64]) -> ParamId,
-) -> GatedMlp {
-    GatedMlp {
-        gate: add(&format!("{prefix}.gate_proj"), &[intermediate, hidden]),
-        up: add(&format!("{prefix}.up_proj"), &[intermediate, hidden]),
-        down: add(&format!("{prefix}.down_proj"), &[hidden, intermediate]),
+    /// How engines cut generic tensors; empty for a decoder.
+    pub(crate) fn generic_splits(&self) -> &[(ParamId, Split)] {
+        match &self.architecture {
+            Architecture::Decoder(_) => &[],
+            Architecture::Generic(splits) => splits,
+        }
     }
 }

@@ -5,30 +5,65 @@ use serde_json::{Map, Value};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Keys that ask for something refused, what they must not be, and its name. `null`, `false`, `0` and empty
-/// lists ask for nothing.
-const UNSUPPORTED: [(&str, &str); 17] = [
-    ("attention_bias", "attention bias"),
-    ("attn_output_gate", "an attention output gate"),
-    ("compression_config", "quantized weights"),
-    ("hybrid_override_pattern", "a hybrid of block kinds"),
-    ("linear_num_value_heads", "linear attention"),
-    ("lora_rank", "a LoRA-extended model"),
-    ("mlp_bias", "MLP bias"),
-    ("mtp_num_hidden_layers", "MTP or draft heads"),
-    ("n_shared_experts", "shared experts"),
-    ("num_nextn_predict_layers", "MTP or draft heads"),
-    ("num_redundant_experts", "redundant experts"),
-    ("num_shared_experts", "shared experts"),
-    ("quantization_config", "quantized weights"),
-    ("shared_expert_gate", "a shared expert's gate"),
-    ("shared_expert_intermediate_size", "shared experts"),
-    ("use_sliding_window", "sliding-window attention"),
-    ("zero_centered_gamma", "zero-centered norms"),
+/// A key that asks for something refused. `null`, `false`, `0` and empty lists ask for nothing.
+struct Unsupported {
+    key: &'static str,
+    feature: &'static str,
+    needed: &'static str,
+}
+
+const fn unsupported(key: &'static str, feature: &'static str, needed: &'static str) -> Unsupported {
+    Unsupported { key, feature, needed }
+}
+
+const BIASES: &str = "a family that lists these biases";
+const BLOCKS: &str = "a converter for that kind of block";
+const DRAFTS: &str = "converters for the head's own layers";
+const REDUNDANT: &str = "maps of which expert lives where, that change while engines run";
+const SHARED: &str = "a converter for the shared expert and its gate";
+
+/// What every family refuses.
+const UNSUPPORTED: [Unsupported; 22] = [
+    unsupported("attention_bias", "attention bias", BIASES),
+    unsupported("attn_output_gate", "an attention output gate", "a converter that knows the gate's rows"),
+    unsupported("enable_eplb", "expert load balancing", REDUNDANT),
+    unsupported("full_attention_interval", "linear attention", BLOCKS),
+    unsupported("hybrid_override_pattern", "a hybrid of block kinds", BLOCKS),
+    unsupported("linear_num_value_heads", "linear attention", BLOCKS),
+    unsupported("lora_extra_vocab_size", "a LoRA-extended vocabulary", "rows that only the adapter has"),
+    unsupported("lora_rank", "a LoRA-extended model", "a converter that merges adapters"),
+    unsupported("mlp_bias", "MLP bias", BIASES),
+    unsupported(
+        "moe_grouped_gemm",
+        "single 3-D grouped expert weights",
+        "a converter from one tensor to experts",
+    ),
+    unsupported("mtp_num_hidden_layers", "MTP or draft heads", DRAFTS),
+    unsupported("mtp_num_layers", "MTP or draft heads", DRAFTS),
+    unsupported("n_shared_experts", "shared experts", SHARED),
+    unsupported("num_nextn_predict_layers", "MTP or draft heads", DRAFTS),
+    unsupported("num_redundant_experts", "redundant experts", REDUNDANT),
+    unsupported("num_shared_experts", "shared experts", SHARED),
+    unsupported("shared_expert_gate", "a shared expert's gate", SHARED),
+    unsupported("shared_expert_intermediate_size", "shared experts", SHARED),
+    unsupported("speculators_config", "MTP or draft heads", DRAFTS),
+    unsupported("use_sliding_window", "sliding-window attention", BLOCKS),
+    unsupported("zero_centered_gamma", "zero-centered norms", "a map that adds one to the trainer's values"),
+    unsupported(
+        "layernorm_zero_centered_gamma",
+        "zero-centered norms",
+        "a map that adds one to the trainer's values",
+    ),
+];
+
+/// What even generic tensors cannot be.
+const QUANTIZED: [Unsupported; 2] = [
+    unsupported("compression_config", "quantized weights", "served dtypes other than BF16 and F32"),
+    unsupported("quantization_config", "quantized weights", "served dtypes other than BF16 and F32"),
 ];
 
 /// The keys of one config.
-pub(super) struct Keys(Map<String, Value>);
+pub(crate) struct Keys(Map<String, Value>);
 
 impl Keys {
     pub(super) fn parse(text: &str) -> Result<Self, LayoutError> {
@@ -49,7 +84,7 @@ impl Keys {
     }
 
     /// The error of a key whose value is not the expected one.
-    pub(super) fn wrong(&self, key: &str, expected: &str) -> LayoutError {
+    pub(crate) fn wrong(&self, key: &str, expected: &str) -> LayoutError {
         let found = self.0.get(key).map_or_else(|| "nothing".into(), shown);
         LayoutError::ConfigKey { key: key.into(), found, expected: expected.into() }
     }
@@ -60,7 +95,7 @@ impl Keys {
     }
 
     /// A required whole number from 1 to `limit`.
-    pub(super) fn size(&self, key: &str, limit: u64) -> Result<u64, LayoutError> {
+    pub(crate) fn size(&self, key: &str, limit: u64) -> Result<u64, LayoutError> {
         let size = self.0.get(key).and_then(Value::as_u64).filter(|size| (1..=limit).contains(size));
         size.ok_or_else(|| self.wrong(key, &format!("a whole number from 1 to {limit}")))
     }
@@ -86,14 +121,35 @@ impl Keys {
         layers.iter().map(layer).collect::<Option<_>>().ok_or_else(expected)
     }
 
+    /// The items of a list, if the key holds one.
+    pub(crate) fn list(&self, key: &str) -> Option<&Vec<Value>> {
+        self.0.get(key).and_then(Value::as_array)
+    }
+
     /// Refuses by name what cannot be kept bit-identical yet.
     pub(super) fn refuse_unsupported(&self) -> Result<(), LayoutError> {
-        for (key, feature) in UNSUPPORTED {
+        self.refuse_quantized()?;
+        self.refuse(&UNSUPPORTED)?;
+        self.refuse_other_attention()
+    }
+
+    /// Refuses quantized weights.
+    pub(super) fn refuse_quantized(&self) -> Result<(), LayoutError> {
+        self.refuse(&QUANTIZED)
+    }
+
+    fn refuse(&self, table: &[Unsupported]) -> Result<(), LayoutError> {
+        for &Unsupported { key, feature, needed } in table {
             if let Some(value) = self.0.get(key).filter(|value| asks_for_something(value)) {
-                return Err(LayoutError::Unsupported { key: key.into(), found: shown(value), feature });
+                return Err(LayoutError::Unsupported {
+                    key: key.into(),
+                    found: shown(value),
+                    feature,
+                    needed,
+                });
             }
         }
-        self.refuse_other_attention()
+        Ok(())
     }
 
     /// Every layer must be of full attention.
@@ -108,6 +164,7 @@ impl Keys {
                 key: "layer_types".into(),
                 found: shown(kind),
                 feature: "attention other than full_attention",
+                needed: BLOCKS,
             }),
         }
     }

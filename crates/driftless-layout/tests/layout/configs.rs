@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 /// The sizes of a model; the defaults are small, and no two extents are equal by accident.
 #[derive(Clone, Debug)]
 pub(crate) struct Sizes {
+    /// Of a dense model; with experts it is always that of `qwen3_moe`.
+    pub(crate) family: &'static str,
     pub(crate) vocab: u64,
     pub(crate) hidden: u64,
     pub(crate) layers: u64,
@@ -29,6 +31,7 @@ impl Sizes {
     /// A dense model that every mesh of these tests fits: 130 rows of vocabulary leave padding on both sides.
     pub(crate) fn dense() -> Self {
         Self {
+            family: "qwen3",
             vocab: 130,
             hidden: 12,
             layers: 4,
@@ -49,7 +52,7 @@ impl Sizes {
 
     pub(crate) fn json(&self) -> serde_json::Value {
         let mut json = serde_json::json!({
-            "model_type": "qwen3",
+            "model_type": self.family,
             "vocab_size": self.vocab,
             "hidden_size": self.hidden,
             "num_hidden_layers": self.layers,

@@ -1,10 +1,11 @@
 //! Every element through the whole plan, against the closed-form rules: LY-1 and LY-2 exhaustively.
 
 use crate::configs::{Case, ExpertSizes, Sizes};
-use crate::rules::{self, Element, Mesh};
+use crate::rules::{self, Element, Engine, Mesh};
 use driftless_layout::{
-    Box2, Fragment, ParamMeta, Piece, RemapPlan, ReplicaPlan, RolloutEngine, SenderPlan, SourceTensor,
-    TrainerKind,
+    Box2, EngineMesh, ExpertPlacement, Fragment, GateUpOrder, MegatronMesh, MegatronOptimizer, ParamMeta,
+    Piece, RemapPlan, ReplicaPlan, RolloutEngine, SenderPlan, SourceTensor, TrainerKind, ZeroGroups,
+    ZeroStage,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,6 +49,15 @@ impl Numbering {
     }
 }
 
+fn mesh(sizes: &Sizes, mesh: &MegatronMesh) -> Mesh {
+    let [tp, pp, vpp, dp, ep, etp] = [mesh.tp, mesh.pp, mesh.vpp, mesh.dp, mesh.ep, mesh.etp].map(u64::from);
+    let parts = match &mesh.layers {
+        Some(layers) => layers.iter().copied().map(u64::from).collect(),
+        None => vec![sizes.layers / (pp * vpp); index(pp * vpp)],
+    };
+    Mesh { tp, pp, dp, ep, etp, parts }
+}
+
 /// What a trainer's tensor holds, by the trainer's rule.
 fn trainer_memory(
     sizes: &Sizes,
@@ -56,14 +66,53 @@ fn trainer_memory(
     rank: u64,
     tensor: &SourceTensor,
 ) -> Vec<u64> {
-    let number = |at: u64| match case.trainer.kind {
-        TrainerKind::Hf => Some(numbering.firsts[&tensor.name].0 + at),
-        TrainerKind::Megatron { tp, pp, dp, ep } => {
-            let mesh = Mesh { tp: tp.into(), pp: pp.into(), dp: dp.into(), ep: ep.into() };
-            rules::megatron(sizes, mesh, rank, &tensor.name, at).map(|element| numbering.of(&element))
-        }
+    // Ceiling chunks of the first axis, each flattened.
+    let chunk = |shards: u64, at: u64| {
+        let shape = case.model.param(&tensor.name).unwrap().shape.extents().to_vec();
+        let width: u64 = shape[1..].iter().product();
+        Some(numbering.firsts[&tensor.name].0 + rank % shards * shape[0].div_ceil(shards) * width + at)
+    };
+    let number = |at: u64| match &case.trainer.kind {
+        TrainerKind::Hf | TrainerKind::DeepSpeed { .. } => Some(numbering.firsts[&tensor.name].0 + at),
+        TrainerKind::Fsdp { world } => chunk((*world).into(), at),
+        TrainerKind::Hsdp { world, replicas } => chunk((world / replicas).into(), at),
+        TrainerKind::Megatron(of) => rules::megatron(sizes, &mesh(sizes, of), rank, &tensor.name, at)
+            .map(|element| numbering.of(&element)),
     };
     tensor.range.clone().map(|at| number(at).unwrap_or(PADDING)).collect()
+}
+
+/// The sender of every element of one parameter, where the trainer's rule says it without a buffer to walk over.
+fn owners(sizes: &Sizes, case: &Case, meta: &ParamMeta) -> Option<Vec<u64>> {
+    let (elements, leading) = (meta.elements(), meta.shape.extents()[0]);
+    let owner: Box<dyn Fn(u64) -> u64> = match &case.trainer.kind {
+        TrainerKind::Hf => Box::new(|_| 0),
+        TrainerKind::Fsdp { world } => {
+            let (width, rows) = (elements / leading, leading.div_ceil((*world).into()));
+            Box::new(move |flat| flat / width / rows)
+        }
+        TrainerKind::Hsdp { world, replicas } => {
+            let (width, rows) = (elements / leading, leading.div_ceil((world / replicas).into()));
+            Box::new(move |flat| flat / width / rows)
+        }
+        TrainerKind::DeepSpeed { world, stage: ZeroStage::Three, .. } => {
+            let share = elements.div_ceil((*world).into());
+            Box::new(move |flat| flat / share)
+        }
+        TrainerKind::DeepSpeed { world, groups, .. } => {
+            let world = u64::from(*world);
+            let one_axis = |meta: &ParamMeta| meta.shape.extents().len() == 1;
+            let metas = rules::registration(sizes).into_iter().map(|name| case.model.param(&name).unwrap());
+            let is_peer = |peer: &&ParamMeta| *groups == ZeroGroups::One || one_axis(peer) == one_axis(meta);
+            let group: Vec<_> = metas.filter(is_peer).collect();
+            let total: u64 = group.iter().map(|peer| peer.elements()).sum();
+            let before = group.iter().take_while(|peer| peer.id != meta.id).map(|peer| peer.elements());
+            let (first, share) = (before.sum::<u64>(), total.div_ceil(2 * world) * 2);
+            Box::new(move |flat| (first + flat) / share)
+        }
+        TrainerKind::Megatron(_) => return None,
+    };
+    Some((0..elements).map(owner).collect())
 }
 
 /// What a fragment carries, read through its source runs.
@@ -93,16 +142,13 @@ fn engine_memory(
         receiver.tensors.iter().map(tensor).collect::<BTreeMap<_, _>>()
     };
     let mut memory: Vec<_> = replica.receivers.iter().map(blank).collect();
-    let is_dense = sizes.experts.is_none();
+    let engine = engine_rule(sizes, replica.layout.engine);
     for meta in params {
         for flat in 0..meta.elements() {
             let element = (meta.fqn.to_string(), flat / meta.cols(), flat % meta.cols());
-            let places = match replica.layout.engine {
-                RolloutEngine::Hf => vec![(0, element.0.clone(), flat)],
-                RolloutEngine::Vllm { tp } => rules::engine(sizes, tp.into(), 1, &element),
-                RolloutEngine::Sglang { tp, ep } => {
-                    rules::engine(sizes, tp.into(), if is_dense { 1 } else { ep.into() }, &element)
-                }
+            let places = match engine {
+                None => vec![(0, element.0.clone(), flat)],
+                Some(engine) => rules::engine(sizes, engine, &element),
             };
             for (rank, tensor, at) in places {
                 memory[index(rank)].get_mut(&tensor).expect(&tensor)[index(at)] = numbering.of(&element);
@@ -112,9 +158,28 @@ fn engine_memory(
     memory
 }
 
+fn engine_rule(sizes: &Sizes, engine: RolloutEngine) -> Option<Engine> {
+    let (name, EngineMesh { tp, pp, ep, gate_up }, round_robin) = match engine {
+        RolloutEngine::Hf => return None,
+        RolloutEngine::Vllm { mesh, placement } => ("vllm", mesh, placement == ExpertPlacement::RoundRobin),
+        RolloutEngine::Sglang { mesh } => ("sglang", mesh, false),
+    };
+    // On a dense model expert parallelism is ignored.
+    let ep = if sizes.experts.is_some() { ep } else { 1 };
+    let swapped = gate_up == GateUpOrder::Swapped;
+    Some(Engine { name, tp: tp.into(), pp: pp.into(), ep: ep.into(), round_robin, swapped })
+}
+
 /// LY-1 by counting: every element is in exactly one piece, and the piece says truly which element it is.
-fn check_owners(plan: &RemapPlan, numbering: &Numbering, memories: &[Vec<Vec<u64>>]) {
+fn check_owners(
+    plan: &RemapPlan,
+    sizes: &Sizes,
+    case: &Case,
+    numbering: &Numbering,
+    memories: &[Vec<Vec<u64>>],
+) {
     let mut owners = vec![0; numbering.elements];
+    let mut owner_of = vec![PADDING; numbering.elements];
     for (sender, memory) in plan.senders().iter().zip(memories) {
         for (tensor, held) in sender.tensors.iter().zip(memory) {
             let mut end = 0;
@@ -123,12 +188,34 @@ fn check_owners(plan: &RemapPlan, numbering: &Numbering, memories: &[Vec<Vec<u64
                 end = piece.src_offset + piece.canonical.elements();
                 let numbers = numbering.of_box(plan.params(), piece.param, piece.canonical);
                 assert_eq!(held[index(piece.src_offset)..index(end)], numbers);
-                numbers.into_iter().for_each(|number| owners[index(number)] += 1);
+                for number in numbers {
+                    owners[index(number)] += 1;
+                    owner_of[index(number)] = sender.id.0.into();
+                }
             }
             assert!(end <= tensor.elements());
         }
+        if let TrainerKind::Megatron(MegatronMesh { optimizer: MegatronOptimizer::Replicated, .. }) =
+            case.trainer.kind
+        {
+            check_replicated(sender);
+        }
     }
     assert!(owners.iter().all(|&count| count == 1), "LY-1");
+    for meta in plan.params() {
+        let first = index(numbering.of_params[meta.id.0 as usize]);
+        if let Some(expected) = self::owners(sizes, case, meta) {
+            assert_eq!(owner_of[first..first + expected.len()], expected, "owners of {}", meta.fqn);
+        }
+    }
+}
+
+/// Without the distributed optimizer the first data parallel rank owns all of a dense tensor, and the others nothing.
+fn check_replicated(sender: &SenderPlan) {
+    let is_first = sender.name.ends_with("-dp0");
+    let dense = sender.tensors.iter().filter(|tensor| !tensor.name.contains(".experts."));
+    assert!(dense.into_iter().all(|tensor| (tensor.elements() > 0) == is_first), "{}", sender.name);
+    assert!(sender.tensors.iter().all(|tensor| tensor.range.start == 0));
 }
 
 /// LY-2: all fragments into all receivers, each place written once, against what the engine's rule says.
@@ -237,7 +324,7 @@ pub(crate) fn check(sizes: &Sizes, case: &Case) {
             sender.tensors.iter().map(|held| trainer_memory(sizes, case, &numbering, rank, held)).collect()
         })
         .collect();
-    check_owners(&plan, &numbering, &memories);
+    check_owners(&plan, sizes, case, &numbering, &memories);
     check_receivers(&plan, sizes, &numbering, &memories);
     check_cells(&plan, &numbering);
     check_fragments(&plan);
@@ -292,6 +379,83 @@ fn ly1_ly2_expert_layers_alternate_with_dense_ones() {
     let experts = ExpertSizes { count: 8, intermediate: 8, sparse_step: 2, dense_layers: vec![3] };
     let sizes = Sizes { experts: Some(experts), ..Sizes::dense() };
     check_all(&sizes, &["hf", "megatron:tp=2,pp=2,dp=2,ep=4"], &[&["vllm:tp=2", "sglang:tp=4,ep=2"]]);
+}
+
+#[test]
+fn ly1_ly2_uneven_stages_and_chunks_arrive_element_by_element() {
+    let trainers = [
+        "megatron:vpp=2",
+        "megatron:pp=2,vpp=2",
+        "megatron:tp=2,pp=2,dp=2,layers=1+3",
+        "megatron:pp=2,dp=3,layers=0+4,bucket=500",
+        "megatron:pp=2,vpp=2,dp=2,layers=1+0+2+1,bucket=0",
+    ];
+    let rollouts: [&[&str]; 3] =
+        [&["vllm:tp=2,pp=3"], &["sglang:tp=2,pp=3", "hf"], &["sglang:pp=4", "vllm:tp=8,pp=2"]];
+    for tied in [false, true] {
+        check_all(&Sizes { tied, ..Sizes::dense() }, &trainers, &rollouts);
+    }
+    check_all(&Sizes { layers: 7, tied: true, ..Sizes::dense() }, &["hf"], &[&["vllm:pp=4", "sglang:pp=5"]]);
+}
+
+#[test]
+fn ly1_ly2_expert_tensor_parallelism_arrives_element_by_element() {
+    let trainers = [
+        "megatron:tp=2,dp=2,etp=2",
+        "megatron:tp=2,dp=2,ep=2,etp=2",
+        "megatron:dp=8,ep=2,etp=4,pp=2",
+        "megatron:tp=2,dp=4,ep=2,etp=2,zero=0",
+        "megatron:tp=4,dp=4,ep=4,etp=2,vpp=2,bucket=300,router=fp32",
+    ];
+    check_all(&Sizes::moe(), &trainers, &[&["vllm:tp=4,ep=4", "sglang:tp=8,ep=2"]]);
+}
+
+#[test]
+fn ly1_ly2_experts_in_every_placement_and_order_arrive_element_by_element() {
+    let rollouts: [&[&str]; 5] = [
+        &["vllm:tp=4,ep=4", "vllm:tp=4,ep=4,placement=round-robin"],
+        &["vllm:tp=2,w13=swapped", "sglang:tp=4,ep=2,w13=swapped"],
+        &["vllm:tp=8,ep=8,w13=swapped,placement=round-robin,router=fp32"],
+        &["vllm:tp=2,pp=3,ep=2", "sglang:tp=4,pp=2,ep=4"],
+        &["vllm:tp=1,ep=1,placement=round-robin"],
+    ];
+    check_all(&Sizes::moe(), &["hf", "megatron:tp=2,dp=2,ep=4"], &rollouts);
+    // Seven experts on four ranks, five on four: the first ranks have one more.
+    for count in [7, 5] {
+        let experts = ExpertSizes { count, intermediate: 8, sparse_step: 1, dense_layers: Vec::new() };
+        let sizes = Sizes { experts: Some(experts), layers: 1, ..Sizes::dense() };
+        check_all(&sizes, &["hf", "fsdp:world=3"], &rollouts[..1]);
+    }
+}
+
+#[test]
+fn ly1_ly2_data_parallel_trainers_arrive_element_by_element() {
+    // More ranks than some parameters have rows: the last shards are empty.
+    let trainers = [
+        "megatron:tp=2,dp=2,zero=0",
+        "megatron:tp=4,dp=3",
+        "fsdp",
+        "fsdp:world=5",
+        "fsdp:world=24",
+        "hsdp:world=6,replicas=2",
+        "hsdp:world=3,replicas=3",
+        "deepspeed:world=3",
+        "deepspeed:world=4,stage=2,groups=2",
+        "deepspeed:world=3,stage=3",
+        "deepspeed:world=30,stage=3",
+    ];
+    let rollouts: [&[&str]; 2] = [&["hf", "vllm:tp=8"], &["sglang:tp=2,pp=2"]];
+    check_all(&Sizes::dense(), &trainers, &rollouts);
+    check_all(&Sizes { tied: true, ..Sizes::moe() }, &trainers, &rollouts);
+}
+
+#[test]
+fn ly1_ly2_every_family_arrives_element_by_element() {
+    for family in ["llama", "qwen2"] {
+        let sizes = Sizes { family, ..Sizes::dense() };
+        let trainers = [&TRAINERS[..5], &["fsdp:world=7", "deepspeed:world=3,groups=2"]].concat();
+        check_all(&sizes, &trainers, &[&["hf", "vllm:tp=8"], &["vllm:tp=1,pp=3"], &["sglang:tp=2"]]);
+    }
 }
 
 #[test]

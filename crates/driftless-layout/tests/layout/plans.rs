@@ -245,6 +245,7 @@ fn parameters_are_in_byte_order_of_their_names() {
 fn qwen3_30b_a3b() -> Sizes {
     let experts = ExpertSizes { count: 128, intermediate: 768, sparse_step: 1, dense_layers: Vec::new() };
     Sizes {
+        family: "qwen3",
         vocab: 151_936,
         hidden: 2048,
         layers: 48,

@@ -2,8 +2,8 @@
 
 use crate::configs::{Case, ExpertSizes, Sizes};
 use driftless_layout::{
-    LayoutError, Model, ModelConfig, RemapPlan, RolloutEngine, RolloutLayout, ServedDtypes, TrainerKind,
-    TrainerLayout,
+    EngineMesh, ExpertPlacement, LayoutError, MegatronMesh, Model, ModelConfig, RemapPlan, RolloutEngine,
+    RolloutLayout, ServedDtypes, TrainerKind, TrainerLayout, ZeroGroups, ZeroStage,
 };
 use driftless_types::{Dtype, Fqn};
 use serde_json::{Value, json};
@@ -73,8 +73,10 @@ fn ly4_values_that_no_model_has_are_refused_by_key_and_value() {
 
 #[test]
 fn ly4_an_unknown_model_type_is_told_the_known_ones() {
-    let error = refused(&with(&Sizes::dense(), "model_type", json!("llama"))).to_string();
-    assert_eq!(error, "model config key model_type: found \"llama\", expected qwen3 or qwen3_moe");
+    let error = refused(&with(&Sizes::dense(), "model_type", json!("gemma3"))).to_string();
+    let expected =
+        "one of llama, qwen2, qwen3, qwen3_moe, or a table generic_tensors for the generic converter";
+    assert_eq!(error, format!("model config key model_type: found \"gemma3\", expected {expected}"));
 }
 
 #[test]
@@ -157,7 +159,20 @@ fn ly4_axes_that_do_not_fit_the_model_are_refused_with_its_numbers() {
         (&dense, "megatron:pp=3", "hf", "pp", 3, "num_hidden_layers = 4"),
         (&dense, "megatron:dp=2,ep=2", "hf", "ep", 2, "without experts"),
         (&moe, "megatron:dp=3,ep=3", "hf", "ep", 3, "num_experts = 8"),
-        (&moe, "megatron:tp=2,dp=3,ep=4", "hf", "ep", 4, "tp * dp = 6"),
+        (&moe, "megatron:tp=2,dp=3,ep=4", "hf", "ep", 4, "tp * dp / etp = 6"),
+        (&moe, "megatron:dp=2,etp=2,ep=2", "hf", "ep", 2, "tp * dp / etp = 1"),
+        (&moe, "megatron:dp=3,etp=2", "hf", "etp", 2, "tp * dp = 3"),
+        (&odd_experts, "megatron:dp=4,etp=4", "hf", "etp", 4, "moe_intermediate_size = 6"),
+        (&dense, "megatron:dp=2,etp=2", "hf", "etp", 2, "without experts"),
+        (&dense, "megatron:pp=2,vpp=4", "hf", "vpp", 4, "layers of a stage = 2"),
+        (&dense, "megatron:pp=2,layers=1+1", "hf", "layers", 2, "add up to num_hidden_layers = 4"),
+        (&dense, "megatron:pp=2,layers=1+2+1", "hf", "layers", 3, "pp * vpp = 2 sizes"),
+        (&dense, "megatron:vpp=2,layers=4", "hf", "layers", 1, "pp * vpp = 2 sizes"),
+        (&dense, "hsdp:world=6,replicas=4", "hf", "replicas", 4, "world = 6"),
+        (&dense, "hf", "vllm:pp=5", "pp", 5, "at most num_hidden_layers = 4"),
+        (&dense, "hf", "sglang:pp=5", "pp", 5, "at most num_hidden_layers = 4"),
+        (&moe, "hf", "vllm:tp=4,ep=2", "ep", 2, "1 or tp = 4"),
+        (&odd_experts, "hf", "vllm:tp=4,ep=4", "ep", 4, "at most num_experts = 3"),
         (&dense, "hf", "vllm:tp=3", "tp", 3, "num_attention_heads = 8"),
         (&odd_kv, "hf", "vllm:tp=4", "tp", 4, "num_key_value_heads = 3"),
         (&narrow, "hf", "vllm:tp=4", "tp", 4, "intermediate_size = 18"),
@@ -180,24 +195,40 @@ fn ly4_meshes_built_in_code_are_checked_like_texts() {
         let trainer = TrainerLayout { kind, router: None };
         RemapPlan::compile(&case.model, &trainer, &rollouts).unwrap_err()
     };
-    let good = [1, 1, 1, 1];
-    for axis in 0..4 {
-        let mut sizes = good;
-        sizes[axis] = 0;
-        let [tp, pp, dp, ep] = sizes;
-        let error = refuses(TrainerKind::Megatron { tp, pp, dp, ep });
+    let one = MegatronMesh::default();
+    let zeros = [
+        TrainerKind::Megatron(MegatronMesh { tp: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { pp: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { vpp: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { dp: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { ep: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { etp: 0, ..one.clone() }),
+        TrainerKind::Megatron(MegatronMesh { layers: Some(vec![]), ..one.clone() }),
+        TrainerKind::Fsdp { world: 0 },
+        TrainerKind::Hsdp { world: 0, replicas: 1 },
+        TrainerKind::Hsdp { world: 1, replicas: 0 },
+        TrainerKind::DeepSpeed { world: 0, stage: ZeroStage::One, groups: ZeroGroups::One },
+    ];
+    for kind in zeros {
+        let error = refuses(kind);
         assert!(matches!(error, LayoutError::AxisMisfit { found: 0, .. }), "{error}");
     }
-    let error = refuses(TrainerKind::Megatron { tp: 1, pp: 1, dp: u32::MAX, ep: 1 });
-    assert!(matches!(error, LayoutError::TooLarge { .. }), "{error}");
-    for engine in [
-        RolloutEngine::Vllm { tp: 0 },
-        RolloutEngine::Sglang { tp: 0, ep: 1 },
-        RolloutEngine::Sglang { tp: 1, ep: 0 },
-    ] {
-        let rollout = RolloutLayout { engine, router: None };
-        let error = RemapPlan::compile(&case.model, &case.trainer, &[rollout]).unwrap_err();
-        assert!(matches!(error, LayoutError::AxisMisfit { found: 0, .. }), "{error}");
+    let too_many = [
+        TrainerKind::Megatron(MegatronMesh { dp: u32::MAX, ..one }),
+        TrainerKind::Fsdp { world: u32::MAX },
+        TrainerKind::DeepSpeed { world: u32::MAX, stage: ZeroStage::Two, groups: ZeroGroups::One },
+    ];
+    for kind in too_many {
+        let error = refuses(kind);
+        assert!(matches!(error, LayoutError::TooLarge { .. }), "{error}");
+    }
+    let (one, placement) = (EngineMesh::default(), ExpertPlacement::Linear);
+    for mesh in [EngineMesh { tp: 0, ..one }, EngineMesh { pp: 0, ..one }, EngineMesh { ep: 0, ..one }] {
+        for engine in [RolloutEngine::Vllm { mesh, placement }, RolloutEngine::Sglang { mesh }] {
+            let rollout = RolloutLayout { engine, router: None };
+            let error = RemapPlan::compile(&case.model, &case.trainer, &[rollout]).unwrap_err();
+            assert!(matches!(error, LayoutError::AxisMisfit { found: 0, .. }), "{error}");
+        }
     }
 }
 
