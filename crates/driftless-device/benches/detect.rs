@@ -3,7 +3,9 @@
 //! Every arm is compared with a sum over the same bytes in the same run, the arms take turns, medians are printed.
 #![allow(clippy::print_stdout, reason = "a table on stdout is what a benchmark is for")]
 
-use driftless_device::{ChangeSource, Changes, CpuDevice, Detected, Device, PieceDiff, PieceRule, UndoLog};
+use driftless_device::{
+    ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
+};
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
 use driftless_types::{ChangeSet, Dtype, Fqn, ParamId, RunId, Shape};
@@ -72,7 +74,9 @@ impl Bench {
     }
 
     fn detect_on(&self, device: CpuDevice, source: ChangeSource<'_>) -> Detected {
-        device.detect(&self.tensor, &self.params, source, &self.keys, &RUNNING).expect("the plan fits")
+        device
+            .detect(&self.tensor, &self.params, source, DetectOptions::default(), &self.keys, &RUNNING)
+            .expect("the plan fits")
     }
 
     fn invert(&self, rule: &PieceRule) -> Detected {

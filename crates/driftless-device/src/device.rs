@@ -2,7 +2,7 @@
 
 use crate::{DeviceError, UndoLog};
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::{DigestKeys, Rule};
+use driftless_numerics::{Cast, DigestKeys, MasterAudit, Rule};
 use driftless_types::{ChangeSet, Digest};
 use std::sync::atomic::AtomicBool;
 
@@ -57,6 +57,21 @@ pub enum ChangeSource<'a> {
     },
 }
 
+/// What a detection needs to know beside its source.
+#[derive(Debug, Default)]
+pub struct DetectOptions {
+    /// How the trainer makes its served bits: part of its family.
+    pub cast: Cast,
+}
+
+impl DetectOptions {
+    /// The plain detection of a trainer whose served bits are made by `cast`.
+    #[must_use]
+    pub const fn new(cast: Cast) -> Self {
+        Self { cast }
+    }
+}
+
 /// The elements of a source tensor that may have changed, with their new bits.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -78,6 +93,9 @@ pub struct Detected {
     /// Per piece: the largest update beyond the bound of its rule, if any. Such a piece must be sent dense, for its
     /// moments cannot have come from the optimizer that the caller described.
     pub bound_exceeded: Vec<Option<f32>>,
+    /// Per piece: what the masters are after the step, so that the next step's rule may know what they were before
+    /// it. Unknown for parameters served in FP32.
+    pub audits: Vec<MasterAudit>,
 }
 
 /// What a scatter did.
@@ -109,6 +127,7 @@ pub trait Device: Send + Sync {
         tensor: &SourceTensor,
         params: &[ParamMeta],
         source: ChangeSource<'_>,
+        options: DetectOptions,
         keys: &DigestKeys,
         cancel: &AtomicBool,
     ) -> Result<Detected, DeviceError>;
@@ -121,11 +140,11 @@ pub trait Device: Send + Sync {
     /// A run that speaks of a tensor outside `changes`, or that overruns the fragment's box.
     fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
 
-    /// Reads a fragment whole out of the masters, `masters[i]` for source tensor `i`, as served words.
+    /// Reads a fragment whole out of the masters, `masters[i]` for source tensor `i`, as words served by `cast`.
     ///
     /// # Errors
     /// A run outside `masters`, or runs that do not cover the fragment's box in order.
-    fn gather(&self, masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+    fn gather(&self, masters: &[&[f32]], fragment: &Fragment, cast: Cast) -> Result<ChangeSet, DeviceError>;
 
     /// Writes a change set into a destination tensor of words, old words noted in `undo` before each block of writes.
     ///

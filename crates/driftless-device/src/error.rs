@@ -1,5 +1,6 @@
 //! What can be wrong with a call on a device: always the arguments, or a caller that changed its mind.
 
+use driftless_numerics::Cast;
 use driftless_types::ParamId;
 
 /// Why a device did nothing, or stopped.
@@ -18,6 +19,16 @@ pub enum DeviceError {
         found: u64,
         /// The plan's.
         expected: u64,
+    },
+    /// A rule judges bits that another cast makes than the one that was asked for.
+    #[error("the rule of piece {piece} is that of a trainer whose cast is {found:?}, expected {expected:?}")]
+    Cast {
+        /// The piece's number in its tensor.
+        piece: usize,
+        /// The cast of the rule's family.
+        found: Cast,
+        /// The cast of the served bits.
+        expected: Cast,
     },
     /// A plan speaks of a parameter that the given table lacks.
     #[error("parameter {0} is not in the table of parameters")]

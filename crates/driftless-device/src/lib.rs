@@ -19,7 +19,7 @@ mod undo;
 
 pub use bitset::Bitset;
 pub use cpu::CpuDevice;
-pub use device::{ChangeSource, Changes, Detected, Device, PieceDiff, PieceRule, Scattered};
+pub use device::{ChangeSource, Changes, DetectOptions, Detected, Device, PieceDiff, PieceRule, Scattered};
 pub use error::DeviceError;
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
 pub use undo::UndoLog;

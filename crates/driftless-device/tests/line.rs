@@ -3,12 +3,14 @@
 
 mod support;
 
-use driftless_device::{ChangeSource, Changes, CpuDevice, Detected, Device, PieceDiff, PieceRule, UndoLog};
+use driftless_device::{
+    ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
+};
 use driftless_layout::{
     Fragment, Model, ModelConfig, ReceiverPlan, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
     TrainerLayout,
 };
-use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
+use driftless_numerics::{Cast, DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
 use driftless_types::{ChangeSet, Digest, Dtype, Fqn};
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicBool;
@@ -82,7 +84,9 @@ impl Trainer {
                 exp_avg_sq: &state.exp_avg_sq,
                 rules: &rules,
             };
-            CpuDevice::new().detect(tensor, plan.params(), source, keys, &RUNNING).expect("the plan fits")
+            CpuDevice::new()
+                .detect(tensor, plan.params(), source, DetectOptions::default(), keys, &RUNNING)
+                .expect("the plan fits")
         };
         sender.tensors.iter().zip(&self.states).map(detect).collect()
     }
@@ -93,7 +97,9 @@ impl Trainer {
             .map(|((tensor, state), previous)| {
                 let diffs = vec![PieceDiff::Compare; tensor.pieces.len()];
                 let source = ChangeSource::Snapshot { master: &state.master, previous, diffs: &diffs };
-                CpuDevice::new().detect(tensor, plan.params(), source, keys, &RUNNING).expect("the plan fits")
+                CpuDevice::new()
+                    .detect(tensor, plan.params(), source, DetectOptions::default(), keys, &RUNNING)
+                    .expect("the plan fits")
             })
             .collect()
     }
@@ -168,7 +174,9 @@ fn dense(plan: &RemapPlan, trainers: &[Trainer], keys: &DigestKeys) -> Vec<Rollo
         for edge in &sender.edges {
             let at = receivers.iter().position(|receiver| receiver.id == edge.receiver).expect("a receiver");
             for fragment in &edge.fragments {
-                let all = CpuDevice::new().gather(&trainer.masters(), fragment).expect("the plan fits");
+                let all = CpuDevice::new()
+                    .gather(&trainer.masters(), fragment, Cast::NearestEven)
+                    .expect("the plan fits");
                 rollouts[at].apply(plan, fragment, &all, keys);
             }
         }
@@ -192,7 +200,9 @@ fn sync(
     for edge in &sender.edges {
         let at = receivers.iter().position(|receiver| receiver.id == edge.receiver).expect("a receiver");
         for fragment in &edge.fragments {
-            let all = CpuDevice::new().gather(&trainer.masters(), fragment).expect("the plan fits");
+            let all = CpuDevice::new()
+                .gather(&trainer.masters(), fragment, Cast::NearestEven)
+                .expect("the plan fits");
             let ChangeSet::All(words) = &all else { unreachable!("a gather gives all") };
             let (each, cols) = (fragment.dtype.words() as u64, plan.param(fragment.param).cols());
             let terms = words.iter().zip(0..).map(|(&word, at)| {

@@ -5,6 +5,7 @@ mod support;
 
 use driftless_device::{Changes, CpuDevice, Device, DeviceError};
 use driftless_layout::{Box2, Fragment, SourceRun};
+use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, ParamId};
 use proptest::prelude::*;
 use support::{Rng, State, served};
@@ -94,14 +95,15 @@ proptest! {
         shapes in run_shapes(), cols in 1_u64..13, wide in any::<bool>(), seed in any::<u64>()
     ) {
         let dtype = if wide { Dtype::Fp32 } else { Dtype::Bf16 };
+        let cast = if seed % 2 == 0 { Cast::NearestEven } else { Cast::HalfAway };
         let fragment = fragment(&shapes, cols, dtype);
         let mut rng = Rng(seed);
         let masters: Vec<Vec<f32>> =
             shapes.iter().map(|_| State::random(TENSOR_ELEMENTS, &mut rng).master).collect();
-        let words = origins(&fragment).into_iter().flat_map(|(tensor, index)| served(dtype, masters[tensor][index]));
+        let words = origins(&fragment).into_iter().flat_map(|(tensor, index)| served(dtype, cast, masters[tensor][index]));
         let wanted = ChangeSet::All(words.collect());
         let slices: Vec<&[f32]> = masters.iter().map(Vec::as_slice).collect();
-        prop_assert_eq!(CpuDevice::new().gather(&slices, &fragment), Ok(wanted));
+        prop_assert_eq!(CpuDevice::new().gather(&slices, &fragment, cast), Ok(wanted));
     }
 }
 
@@ -115,7 +117,10 @@ fn runs_that_contradict_the_fragment_are_refused() {
         change(&mut fragment);
         let slices: Vec<&[f32]> = masters.iter().map(Vec::as_slice).collect();
         let device = CpuDevice::new();
-        (device.remap(&changes, &fragment).is_ok(), device.gather(&slices, &fragment).is_ok())
+        (
+            device.remap(&changes, &fragment).is_ok(),
+            device.gather(&slices, &fragment, Cast::NearestEven).is_ok(),
+        )
     };
     assert_eq!(outcomes(&|_| ()), (true, true));
     assert_eq!(outcomes(&|fragment| fragment.sources[1].tensor = 2), (false, false));

@@ -8,7 +8,7 @@ use driftless_runtime::layout::{RemapPlan, SenderPlan};
 use driftless_runtime::numerics::bf16;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Detector, Host, NodeOptions, Shared};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A node: the actors of the trainer ranks and the rollout ranks that this process holds.
@@ -161,7 +161,7 @@ fn detector_state(
         Detector::Inversion => Vec::new(),
         Detector::Snapshot => rank.iter().map(served_bits).collect(),
     };
-    DetectorState { steps_taken, snapshot, snapshot_state: SnapshotState::Clean }
+    DetectorState { steps_taken, snapshot, snapshot_state: SnapshotState::Clean, audited: BTreeSet::new() }
 }
 
 fn served_bits(memory: &SourceBinding) -> Vec<u16> {

@@ -10,7 +10,7 @@ use super::kernels::{BLOCK_ELEMENTS, Hasher, Kernels, Mask, Stepped};
 use super::spans::{Area, SpanWalk, check_cuts, param_of};
 use crate::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
-use driftless_numerics::Rule;
+use driftless_numerics::{Cast, MasterAudit, Rule};
 use driftless_types::{Digest, Dtype, index_of};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// The places that one call works with, so that the loops below take few arguments.
 pub(super) struct Pass<'a> {
     pub(super) hasher: Hasher<'a>,
+    pub(super) cast: Cast,
     pub(super) cancel: &'a AtomicBool,
 }
 
@@ -41,6 +42,7 @@ impl Pass<'_> {
         mut source: ChangeSource<'_>,
     ) -> Result<Detected, DeviceError> {
         check_lengths(tensor, &source)?;
+        check_casts(&source, self.cast)?;
         let parts = parts_of(tensor, params)?;
         let mut detected = Detected {
             first_cell: tensor.pieces.first().map_or(0, |piece| piece.first_cell),
@@ -51,13 +53,14 @@ impl Pass<'_> {
             let (master, judge) = judge_of(&mut source, index, part);
             let changes = &mut detected.changes;
             let cells = &mut detected.cells[part.cells.clone()];
-            let exceeded = self.sweep(part, &master[part.source.clone()], judge, changes, cells)?;
-            detected.bound_exceeded.push(exceeded);
+            let swept = self.sweep(part, &master[part.source.clone()], judge, changes, cells)?;
+            detected.bound_exceeded.push(swept.exceeded);
+            detected.audits.push(swept.audit);
         }
         Ok(detected)
     }
 
-    /// Reads one piece block by block; gives the largest update beyond its rule's bound, if any.
+    /// Reads one piece block by block.
     fn sweep(
         &self,
         part: &Part<'_>,
@@ -65,10 +68,13 @@ impl Pass<'_> {
         mut judge: Judge<'_>,
         changes: &mut Changes,
         cells: &mut [Digest],
-    ) -> Result<Option<f32>, DeviceError> {
+    ) -> Result<Swept, DeviceError> {
         let mut walk = SpanWalk::new(part.area, &part.piece.row_cuts, &part.piece.col_cuts);
         let mut words = [0; 2 * BLOCK_ELEMENTS];
-        let mut exceeded = None;
+        let mut swept = Swept::default();
+        if part.dtype == Dtype::Bf16 {
+            swept.audit = MasterAudit::Fit;
+        }
         for (block, x) in master.chunks(BLOCK_ELEMENTS).enumerate() {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(DeviceError::Canceled);
@@ -78,16 +84,16 @@ impl Pass<'_> {
             match part.dtype {
                 Dtype::Fp32 => split(x, words),
                 Dtype::Bf16 => {
-                    (self.hasher.kernels.cast)(x, words);
+                    swept.audit = swept.audit.and((self.hasher.kernels.cast)(self.cast, x, words));
                     let verdict = judge.block(self.hasher.kernels, start, x, words);
-                    exceeded = larger(exceeded, verdict.exceeded);
+                    swept.exceeded = larger(swept.exceeded, verdict.exceeded);
                     push_marked(&verdict.mask, part.source.start + start, words, changes);
                 }
             }
             // DV-4: whatever the verdict was.
             self.digest(part, &mut walk, words, cells);
         }
-        Ok(exceeded)
+        Ok(swept)
     }
 
     /// Adds the words of a block to the cells in which they lie.
@@ -102,6 +108,14 @@ impl Pass<'_> {
             rest = tail;
         }
     }
+}
+
+/// What a sweep over a piece found beside its changes and its digests.
+#[derive(Default)]
+struct Swept {
+    /// The largest update beyond its rule's bound, if any.
+    exceeded: Option<f32>,
+    audit: MasterAudit,
 }
 
 /// What says which elements of a piece may have changed. Slices hold the elements of the piece alone.
@@ -221,6 +235,19 @@ fn check_lengths(tensor: &SourceTensor, source: &ChangeSource<'_>) -> Result<(),
             check("diffs of pieces", diffs.len(), pieces)
         }
     }
+}
+
+/// Checks that every rule judges the bits that are served.
+fn check_casts(source: &ChangeSource<'_>, expected: Cast) -> Result<(), DeviceError> {
+    let ChangeSource::Inversion { rules, .. } = source else { return Ok(()) };
+    for (piece, rule) in rules.iter().enumerate() {
+        if let PieceRule::Rule(rule) = rule
+            && rule.family().cast() != expected
+        {
+            return Err(DeviceError::Cast { piece, found: rule.family().cast(), expected });
+        }
+    }
+    Ok(())
 }
 
 /// The pieces of a tensor, checked to be disjoint, ascending, inside the owned range and inside their parameters.

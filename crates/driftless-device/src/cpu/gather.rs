@@ -4,6 +4,7 @@ use super::kernels::Kernels;
 use super::remap::{Run, name_of, runs_of};
 use crate::DeviceError;
 use driftless_layout::Fragment;
+use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, index_of};
 
 /// Every element of a fragment, in order, as served words.
@@ -11,6 +12,7 @@ pub(super) fn gather(
     kernels: &Kernels,
     masters: &[&[f32]],
     fragment: &Fragment,
+    cast: Cast,
 ) -> Result<ChangeSet, DeviceError> {
     let runs = runs_of(fragment, masters.len())?;
     for run in &runs {
@@ -25,7 +27,9 @@ pub(super) fn gather(
         let served;
         (served, rest) = rest.split_at_mut(row.len() * fragment.dtype.words());
         match fragment.dtype {
-            Dtype::Bf16 => (kernels.cast)(row, served),
+            Dtype::Bf16 => {
+                (kernels.cast)(cast, row, served);
+            }
             Dtype::Fp32 => split(row, served),
         }
     }

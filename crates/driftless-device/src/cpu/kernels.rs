@@ -10,7 +10,7 @@
     )
 )]
 
-use driftless_numerics::{DigestCursor, DigestKeys, Rule, bf16};
+use driftless_numerics::{Cast, DigestCursor, DigestKeys, MasterAudit, Rule, is_fit};
 use driftless_types::{Digest, ParamId};
 
 /// Elements that are judged, listed and digested together: their bits and masks fit the first-level cache.
@@ -37,8 +37,8 @@ pub(super) struct Stepped<'a> {
 pub(super) struct Kernels {
     /// Its name, for logs.
     pub(super) name: &'static str,
-    /// Served BF16 bits of masters.
-    pub(super) cast: fn(&[f32], &mut [u16]),
+    /// Served BF16 bits of masters, and what these masters are to the next step's rule.
+    pub(super) cast: fn(Cast, &[f32], &mut [u16]) -> MasterAudit,
     /// Marks what the rule does not certify; says whether all updates are within its bound.
     pub(super) invert: fn(&Rule, Stepped<'_>, &mut Mask) -> bool,
     /// Marks what differs from the previous bits, and replaces them.
@@ -87,21 +87,36 @@ impl Hasher<'_> {
 }
 
 #[inline(always)]
-fn cast(x: &[f32], bits: &mut [u16]) {
+fn cast(rounding: Cast, x: &[f32], bits: &mut [u16]) -> MasterAudit {
+    // Each rounding as a literal, so that the inlined loop has no branch left in it.
+    let are_fit = match rounding {
+        Cast::NearestEven => cast_block(Cast::NearestEven, x, bits),
+        Cast::HalfAway => cast_block(Cast::HalfAway, x, bits),
+    };
+    if are_fit { MasterAudit::Fit } else { MasterAudit::Unfit }
+}
+
+#[inline(always)]
+fn cast_block(rounding: Cast, x: &[f32], bits: &mut [u16]) -> bool {
+    let mut are_fit = true;
     let (xs, x) = x.as_chunks::<GROUP>();
     let (groups, bits) = bits.as_chunks_mut::<GROUP>();
     for (bits, x) in groups.iter_mut().zip(xs) {
         prefetch_next_block(x);
-        cast_group(x, bits);
+        are_fit &= cast_group(rounding, x, bits);
     }
-    cast_group(x, bits);
+    are_fit & cast_group(rounding, x, bits)
 }
 
+/// Casts some masters; says whether all of them are fit.
 #[inline(always)]
-fn cast_group(x: &[f32], bits: &mut [u16]) {
+fn cast_group(rounding: Cast, x: &[f32], bits: &mut [u16]) -> bool {
+    let mut are_fit = true;
     for (bits, &x) in bits.iter_mut().zip(x) {
-        *bits = bf16::cast(x);
+        *bits = rounding.bits(x);
+        are_fit &= is_fit(x);
     }
+    are_fit
 }
 
 /// Asks for what lies one block after a group: hardware prefetchers stop at the end of a page, which is a block long.
@@ -238,8 +253,11 @@ mod tests {
 
     fn check_cast(kernels: &Kernels, x: &[f32]) -> Vec<u16> {
         let mut bits = vec![0; x.len()];
-        (kernels.cast)(x, &mut bits);
-        assert!(bits.iter().zip(x).all(|(&bits, &x)| bits == bf16::cast(x)), "{}", kernels.name);
+        for cast in [Cast::HalfAway, Cast::NearestEven] {
+            let audit = (kernels.cast)(cast, x, &mut bits);
+            assert!(bits.iter().zip(x).all(|(&bits, &x)| bits == cast.bits(x)), "{}", kernels.name);
+            assert_eq!(audit, MasterAudit::of(x), "{}", kernels.name);
+        }
         bits
     }
 

@@ -8,10 +8,10 @@ mod remap;
 mod scatter;
 mod spans;
 
-use crate::{ChangeSource, Changes, Detected, Device, DeviceError, Scattered, UndoLog};
+use crate::{ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError, Scattered, UndoLog};
 use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::DigestKeys;
+use driftless_numerics::{Cast, DigestKeys};
 use driftless_types::{ChangeSet, Digest};
 use kernels::{Hasher, Kernels};
 use std::sync::atomic::AtomicBool;
@@ -73,18 +73,19 @@ impl Device for CpuDevice {
         tensor: &SourceTensor,
         params: &[ParamMeta],
         source: ChangeSource<'_>,
+        options: DetectOptions,
         keys: &DigestKeys,
         cancel: &AtomicBool,
     ) -> Result<Detected, DeviceError> {
-        Pass { hasher: self.hasher(keys), cancel }.run(tensor, params, source)
+        Pass { hasher: self.hasher(keys), cast: options.cast, cancel }.run(tensor, params, source)
     }
 
     fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
         remap::remap(changes, fragment)
     }
 
-    fn gather(&self, masters: &[&[f32]], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
-        gather::gather(&self.kernels, masters, fragment)
+    fn gather(&self, masters: &[&[f32]], fragment: &Fragment, cast: Cast) -> Result<ChangeSet, DeviceError> {
+        gather::gather(&self.kernels, masters, fragment, cast)
     }
 
     fn scatter(

@@ -2,7 +2,7 @@
 
 use driftless_device::{Changes, StateBuffer};
 use driftless_layout::SenderPlan;
-use driftless_numerics::StepParams;
+use driftless_numerics::{Cast, StepParams};
 use driftless_types::{Digest, ParamId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,6 +36,8 @@ pub struct Patch {
     pub version: Version,
     /// The oldest version it leads from.
     pub base: Version,
+    /// How the trainer makes its served bits.
+    pub cast: Cast,
     /// Per source tensor the elements that may have changed.
     pub changes: Vec<Changes>,
     /// Digests of the bits at `version`, per digest cell of the rank.
@@ -66,6 +68,9 @@ pub struct DetectorState {
     pub snapshot: Vec<Vec<u16>>,
     /// Whether the snapshot is that of the last version.
     pub snapshot_state: SnapshotState,
+    /// Parameters whose masters were fit (see [`MasterAudit`](driftless_numerics::MasterAudit)) after the last pass;
+    /// none if nobody looked since they may have been written to.
+    pub audited: BTreeSet<ParamId>,
 }
 
 /// Whether a snapshot can be compared with.

@@ -2,9 +2,11 @@
 
 use crate::binding::{DetectorState, Knowledge, Patch, SenderBinding, SnapshotState, StepRequest};
 use crate::{Detector, Shared};
-use driftless_device::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule, ReadGuard};
+use driftless_device::{
+    ChangeSource, Changes, DetectOptions, Detected, DeviceError, PieceDiff, PieceRule, ReadGuard,
+};
 use driftless_layout::{SenderPlan, SourceTensor};
-use driftless_numerics::{NotInvertible, Rule, StepChange, check_gates};
+use driftless_numerics::{Cast, MasterAudit, NotInvertible, Rule, StepChange, check_gates};
 use driftless_types::{Digest, Dtype, ParamId, index_of};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
@@ -39,7 +41,10 @@ pub(crate) fn detect(
     let verdicts = judge(shared, plan, step, state, &mut gates);
     // Whatever cuts the pass short leaves a snapshot that is partly ahead.
     let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
-    let found = pass(shared, binding, plan, &verdicts, state, cancel)?;
+    // Unknown until the pass has looked at every master.
+    state.audited.clear();
+    let found = pass(shared, binding, plan, &verdicts, state, step.params.family.cast(), cancel)?;
+    state.audited = audited(plan, &found);
     state.snapshot_state = SnapshotState::Clean;
     let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
     for (tensor, detected) in plan.tensors.iter().zip(&found) {
@@ -72,7 +77,8 @@ fn judge(
         let before = state.steps_taken.get(&id).copied().unwrap_or(0);
         let rule = match check_gates(fqn, before, now) {
             Ok(StepChange::Untouched) => return Verdict::Untouched,
-            Ok(StepChange::Stepped) => Rule::new(fqn, step.params.family, now),
+            Ok(StepChange::Stepped) => Rule::new(fqn, step.params.family, now)
+                .map(|rule| if state.audited.contains(&id) { rule.with_audited_masters() } else { rule }),
             Err(gate) => Err(gate),
         };
         rule.map_or_else(
@@ -110,11 +116,12 @@ fn pass(
     plan: &SenderPlan,
     verdicts: &BTreeMap<ParamId, Verdict>,
     state: &mut DetectorState,
+    cast: Cast,
     cancel: &AtomicBool,
 ) -> Result<Vec<Detected>, DeviceError> {
     let params = shared.plan.params();
     let run = |tensor: &SourceTensor, source: ChangeSource<'_>| {
-        shared.device.detect(tensor, params, source, &shared.keys, cancel)
+        shared.device.detect(tensor, params, source, DetectOptions::new(cast), &shared.keys, cancel)
     };
     let tensors = plan.tensors.par_iter().zip(&binding.memory);
     match shared.options.detector {
@@ -143,6 +150,20 @@ fn pass(
             })
             .collect(),
     }
+}
+
+/// The parameters of which every piece was fit: what the next step's rule may build on.
+fn audited(plan: &SenderPlan, found: &[Detected]) -> BTreeSet<ParamId> {
+    let mut audits: BTreeMap<ParamId, MasterAudit> = BTreeMap::new();
+    for (tensor, detected) in plan.tensors.iter().zip(found) {
+        for (piece, audit) in tensor.pieces.iter().zip(&detected.audits) {
+            audits
+                .entry(piece.param)
+                .and_modify(|of_param| *of_param = of_param.and(*audit))
+                .or_insert(*audit);
+        }
+    }
+    audits.into_iter().filter(|(_, audit)| *audit == MasterAudit::Fit).map(|(id, _)| id).collect()
 }
 
 fn piece_rule(verdict: &Verdict) -> PieceRule {
@@ -198,5 +219,6 @@ fn assemble(
             kept.insert(index, master.to_vec());
         }
     }
-    Patch { version: step.version, base: step.base, changes, cells, dense, kept, knowledge }
+    let cast = step.params.family.cast();
+    Patch { version: step.version, base: step.base, cast, changes, cells, dense, kept, knowledge }
 }

@@ -130,7 +130,9 @@ impl Encoder<'_> {
         }
         let changes = match mode {
             Mode::Sparse => self.sparse(fragment),
-            Mode::Kept => self.named(fragment, self.shared.device.gather(&self.kept, fragment)),
+            Mode::Kept => {
+                self.named(fragment, self.shared.device.gather(&self.kept, fragment, self.patch.cast))
+            }
             Mode::Live | Mode::Repair => self.whole(fragment)?.ok_or(RootCause::WeightsMoved),
         };
         self.remap += started.elapsed();
@@ -149,7 +151,7 @@ impl Encoder<'_> {
     fn whole(&self, fragment: &Fragment) -> Result<Option<ChangeSet>, RootCause> {
         let Some(live) = &self.live else { return Ok(None) };
         let masters: Vec<&[f32]> = live.iter().map(|guard| &**guard).collect();
-        self.named(fragment, self.shared.device.gather(&masters, fragment)).map(Some)
+        self.named(fragment, self.shared.device.gather(&masters, fragment, self.patch.cast)).map(Some)
     }
 
     fn named<T>(&self, fragment: &Fragment, outcome: Result<T, DeviceError>) -> Result<T, RootCause> {
