@@ -133,7 +133,8 @@ impl Model {
     /// The parameters that `config` describes, each with its served dtype.
     ///
     /// # Errors
-    /// [`LayoutError::UnknownParameter`] if the starting policy names a tensor that the model does not have.
+    /// [`LayoutError::UnknownParameter`] if the starting policy names a tensor that the model does not have, and
+    /// [`LayoutError::UnsupportedTensor`] if its name tells that it belongs to something that is refused by name.
     pub fn new(config: ModelConfig, served: &ServedDtypes) -> Result<Self, LayoutError> {
         let mut shapes = BTreeMap::new();
         walk::visit(&config, &mut |name, shape| {

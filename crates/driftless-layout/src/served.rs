@@ -7,6 +7,26 @@ use crate::trainer::TrainerLayout;
 use driftless_types::{Dtype, Fqn};
 use std::collections::BTreeMap;
 
+/// Parts of names that tell what a foreign tensor belongs to, what that is, and what it would need.
+const UNSUPPORTED_TENSORS: [(&str, &str, &str); 14] = [
+    (".shared_expert_gate.", "a shared expert's gate", "a converter for the shared expert and its gate"),
+    (".shared_expert", "a shared expert", "a converter for the shared expert and its gate"),
+    (".experts.gate_up_proj", GROUPED, "a converter from one tensor to experts"),
+    (".experts.down_proj", GROUPED, "a converter from one tensor to experts"),
+    ("e_score_correction_bias", "a router's correction bias", "a family that lists it"),
+    (".linear_attn.", "a linear-attention block", "a converter for that kind of block"),
+    (".o_gate", "an attention output gate", "a converter that knows the gate's rows"),
+    ("mtp.", "an MTP or draft head", "converters for the head's own layers"),
+    ("eagle", "an MTP or draft head", "converters for the head's own layers"),
+    ("lora_", "a LoRA adapter", "a converter that merges adapters into the weights that engines serve"),
+    ("weight_scale", QUANTIZED, "served dtypes other than BF16 and F32"),
+    (".qweight", QUANTIZED, "served dtypes other than BF16 and F32"),
+    (".qzeros", QUANTIZED, "served dtypes other than BF16 and F32"),
+    (".scales", QUANTIZED, "served dtypes other than BF16 and F32"),
+];
+const GROUPED: &str = "a single 3-D tensor of all experts";
+const QUANTIZED: &str = "a quantized weight";
+
 /// The served dtypes that a starting policy and the layouts' `router=` options ask for, without contradiction.
 ///
 /// The default asks for nothing: every parameter is served as BF16.
@@ -60,9 +80,14 @@ impl ServedDtypes {
 
     /// Checks that the policy names nothing but parameters of the model.
     pub(crate) fn check_names(&self, exists: impl Fn(&Fqn) -> bool) -> Result<(), LayoutError> {
-        match self.from_policy.keys().find(|fqn| !exists(fqn)) {
-            Some(fqn) => Err(LayoutError::UnknownParameter { fqn: fqn.clone() }),
-            None => Ok(()),
+        let Some(fqn) = self.from_policy.keys().find(|fqn| !exists(fqn)) else {
+            return Ok(());
+        };
+        match UNSUPPORTED_TENSORS.iter().find(|(part, ..)| fqn.as_str().contains(part)) {
+            Some(&(_, feature, needed)) => {
+                Err(LayoutError::UnsupportedTensor { fqn: fqn.clone(), feature, needed })
+            }
+            None => Err(LayoutError::UnknownParameter { fqn: fqn.clone() }),
         }
     }
 }

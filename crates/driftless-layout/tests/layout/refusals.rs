@@ -93,11 +93,81 @@ fn ly4_unsupported_features_are_refused_by_name() {
         ("zero_centered_gamma", json!(true), "zero-centered"),
         ("layer_types", json!(["full_attention", "sliding_attention"]), "full_attention"),
         ("layer_types", json!(["linear_attention"]), "full_attention"),
+        ("full_attention_interval", json!(4), "linear attention"),
+        ("shared_expert_gate", json!(true), "shared expert's gate"),
+        ("mtp_num_layers", json!(1), "MTP"),
+        ("speculators_config", json!({"algorithm": "eagle3"}), "draft"),
+        ("moe_grouped_gemm", json!(true), "3-D grouped expert weights"),
+        ("enable_eplb", json!(true), "load balancing"),
+        ("num_redundant_experts", json!(2), "redundant experts"),
+        ("lora_extra_vocab_size", json!(256), "LoRA-extended vocabulary"),
     ];
     for (key, value, named) in cases {
-        let error = refused(&with(&Sizes::dense(), key, value));
-        assert!(matches!(&error, LayoutError::Unsupported { key: found, .. } if found == key), "{error}");
-        assert!(error.to_string().contains(named), "{error}");
+        let error = refused(&with(&Sizes::dense(), key, value.clone()));
+        let LayoutError::Unsupported { key: found, needed, .. } = &error else { panic!("{error}") };
+        assert_eq!(found, key);
+        assert!(!needed.is_empty());
+        let text = error.to_string();
+        assert!(text.contains(named) && text.contains(needed) && text.contains("it needs"), "{text}");
+    }
+}
+
+#[test]
+fn ly4_options_that_frameworks_have_and_we_do_not_are_refused_by_name() {
+    let trainers = [
+        ("megatron:masters=bf16", "16-bit master"),
+        ("megatron:tp=2,instances=2", "optimizer instance"),
+        ("megatron:cp=2", "dp="),
+        ("megatron:lora=8", "LoRA"),
+        ("megatron:mtp=1", "MTP"),
+        ("fsdp:world=4,tp=2", "FSDP mixed with tensor parallelism"),
+        ("hsdp:world=4,replicas=2,ep=2", "FSDP mixed with expert parallelism"),
+        ("fsdp:pp=2", "FSDP mixed with pipeline parallelism"),
+        ("deepspeed:world=4,tp=2", "DeepSpeed mixed with tensor parallelism"),
+        ("deepspeed:world=4,pp=2", "DeepSpeed mixed with pipeline parallelism"),
+        ("deepspeed:world=4,ep=2", "DeepSpeed mixed with expert parallelism"),
+    ];
+    let rollouts = [
+        ("sglang:tp=2,dp=2", "DP attention"),
+        ("vllm:tp=2,dp_attention=1", "DP attention"),
+        ("vllm:tp=2,eplb=1", "expert load balancing"),
+        ("vllm:redundant_experts=2", "redundant experts"),
+        ("sglang:lora=1", "LoRA"),
+        ("vllm:quantization=fp8", "quantized"),
+        ("sglang:draft=eagle", "draft head"),
+    ];
+    let of_trainers = trainers.map(|(text, named)| (text, named, text.parse::<TrainerLayout>().err()));
+    let of_rollouts = rollouts.map(|(text, named)| (text, named, text.parse::<RolloutLayout>().err()));
+    for (text, named, error) in of_trainers.into_iter().chain(of_rollouts) {
+        let error = error.expect(text);
+        let LayoutError::UnsupportedOption { layout, option, .. } = &error else { panic!("{error}") };
+        assert!(layout == text && text.contains(option.as_str()), "{error}");
+        assert!(error.to_string().contains(named) && error.to_string().contains("it needs"), "{error}");
+    }
+}
+
+#[test]
+fn ly4_tensors_of_what_is_refused_are_refused_by_name() {
+    let cases = [
+        ("model.layers.0.mlp.shared_expert.up_proj.weight", "shared expert"),
+        ("model.layers.0.mlp.shared_expert_gate.weight", "shared expert's gate"),
+        ("model.layers.0.mlp.experts.gate_up_proj", "3-D tensor"),
+        ("model.layers.0.mlp.experts.down_proj", "3-D tensor"),
+        ("model.layers.0.mlp.gate.e_score_correction_bias", "correction bias"),
+        ("model.layers.0.linear_attn.in_proj.weight", "linear-attention"),
+        ("mtp.layers.0.input_layernorm.weight", "MTP"),
+        ("model.layers.0.self_attn.q_proj.lora_A.weight", "LoRA"),
+        ("model.layers.0.self_attn.q_proj.weight_scale", "quantized"),
+    ];
+    for (name, named) in cases {
+        let policy = [(Fqn::from(name), Dtype::Bf16)];
+        let served = ServedDtypes::new(policy.into(), &"hf".parse().unwrap(), &[]).unwrap();
+        let error = Model::new(Sizes::moe().config(), &served).unwrap_err();
+        assert!(
+            matches!(&error, LayoutError::UnsupportedTensor { fqn, .. } if fqn.as_str() == name),
+            "{error}"
+        );
+        assert!(error.to_string().contains(named) && error.to_string().contains("it needs"), "{error}");
     }
 }
 
