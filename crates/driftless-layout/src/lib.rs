@@ -51,8 +51,8 @@ pub use error::LayoutError;
 pub use geometry::Box2;
 pub use model::{Model, ParamMeta};
 pub use plan::{
-    DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, ReceiverPlan, RemapPlan, ReplicaPlan,
-    SenderPlan, SourceRun, SourceTensor,
+    DenseGroup, DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, PlanSummary, ReceiverPlan,
+    RemapPlan, ReplicaPlan, SenderPlan, SourceRun, SourceTensor, Spread,
 };
 pub use served::ServedDtypes;
 pub use trainer::{MegatronMesh, MegatronOptimizer, TrainerKind, TrainerLayout, ZeroGroups, ZeroStage};

@@ -4,6 +4,8 @@ mod cells;
 mod compile;
 mod digest;
 mod fragment;
+mod picture;
+mod summary;
 
 use crate::engine::RolloutLayout;
 use crate::error::LayoutError;
@@ -14,6 +16,7 @@ pub use fragment::{
     DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, ReceiverPlan, ReplicaPlan, SenderPlan,
     SourceRun, SourceTensor,
 };
+pub use summary::{DenseGroup, PlanSummary, Spread};
 
 /// The composed maps of one (model, trainer, rollouts), immutable once compiled.
 ///
@@ -98,5 +101,24 @@ impl RemapPlan {
     #[must_use]
     pub const fn digest(&self) -> PlanDigest {
         self.digest
+    }
+
+    /// What the plan amounts to, in numbers.
+    #[must_use]
+    pub fn summary(&self) -> PlanSummary {
+        summary::of_plan(self)
+    }
+
+    /// Who sends what to whom, as the text of an SVG file: senders are rows, receivers are columns, and a bar in each
+    /// cell is as long as the bytes of the edge, if all of it goes dense.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        picture::svg(self)
+    }
+
+    /// Served bytes of what a sender owns.
+    fn owned_bytes(&self, sender: &SenderPlan) -> u64 {
+        let pieces = sender.tensors.iter().flat_map(|tensor| &tensor.pieces);
+        pieces.map(|piece| summary::bytes(self.param(piece.param).dtype, piece.canonical.elements())).sum()
     }
 }

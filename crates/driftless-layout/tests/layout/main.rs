@@ -4,8 +4,10 @@
 
 mod configs;
 mod cover;
+mod families;
 mod plans;
 mod random;
 mod refusals;
 mod rules;
+mod summary;
 mod texts;

@@ -1,0 +1,185 @@
+//! Families: their parameters, the public configs, and the generic table.
+
+use crate::configs::Sizes;
+use crate::cover::index;
+use crate::rules;
+use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, RolloutLayout, ServedDtypes};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+fn model(config: &str) -> Model {
+    Model::new(ModelConfig::from_json(config).unwrap(), &ServedDtypes::default()).unwrap()
+}
+
+#[test]
+fn each_family_has_its_own_parameters() {
+    for family in ["qwen3", "qwen2", "llama"] {
+        for sizes in [Sizes::dense(), Sizes { tied: true, ..Sizes::dense() }] {
+            let sizes = Sizes { family, ..sizes };
+            let model = model(&sizes.json().to_string());
+            let mut expected = rules::registration(&sizes);
+            expected.sort_unstable();
+            let names: Vec<_> = model.params().iter().map(|meta| meta.fqn.to_string()).collect();
+            assert_eq!(names, expected, "{family}");
+        }
+    }
+    let biased = model(&Sizes { family: "qwen2", ..Sizes::dense() }.json().to_string());
+    let shape = |name: &str| biased.param(name).unwrap().shape.extents().to_vec();
+    assert_eq!(shape("model.layers.3.self_attn.q_proj.bias"), [8 * 4]);
+    assert_eq!(shape("model.layers.3.self_attn.v_proj.bias"), [2 * 4]);
+}
+
+#[test]
+fn llama_configs_without_grouped_queries_have_as_many_keys_as_queries() {
+    let mut json = Sizes { family: "llama", ..Sizes::dense() }.json();
+    json.as_object_mut().unwrap().remove("num_key_value_heads");
+    assert_eq!(ModelConfig::from_json(&json.to_string()).unwrap().key_value_heads(), 8);
+}
+
+#[test]
+fn public_configs_have_the_published_number_of_parameters() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/models");
+    let published = BTreeMap::from([
+        ("llama-3.1-8b.json", 8_030_261_248),
+        ("qwen2.5-7b.json", 7_615_616_512),
+        ("qwen3-0.6b.json", 596_049_920),
+        ("qwen3-30b-a3b.json", 30_532_122_624),
+        ("qwen3-8b.json", 8_190_735_360),
+    ]);
+    let mut found = BTreeMap::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let elements: u64 =
+            model(&fs::read_to_string(&path).unwrap()).params().iter().map(ParamMeta::elements).sum();
+        found.insert(path.file_name().unwrap().to_str().unwrap().to_owned(), elements);
+    }
+    assert!(found.iter().map(|(name, elements)| (name.as_str(), *elements)).eq(published));
+}
+
+/// A table with each kind of entry: 10 rows are padded to 12.
+fn table() -> Value {
+    json!({
+        "model_type": "a_new_decoder",
+        "num_hidden_layers": 2,
+        "generic_tensors": [
+            {"name": "embed.weight", "shape": [10, 3], "split": 0, "pad_to": 4},
+            {"name": "layers.{layer}.in.weight", "shape": [8, 3], "split": 0},
+            {"name": "layers.{layer}.in.bias", "shape": [8], "split": 0},
+            {"name": "layers.{layer}.out.weight", "shape": [3, 8], "split": 1},
+            {"name": "norm.weight", "shape": [3]},
+        ],
+    })
+}
+
+fn generic_plan(trainer: &str, rollout: &str) -> Result<RemapPlan, LayoutError> {
+    let rollouts: [RolloutLayout; 1] = [rollout.parse().unwrap()];
+    RemapPlan::compile(&model(&table().to_string()), &trainer.parse().unwrap(), &rollouts)
+}
+
+/// What a rank of `tp` holds of the element at (row, col) of a tensor: (rank, flat index); `None`: every rank.
+fn generic_place(name: &str, tp: u64, row: u64, col: u64) -> Option<(u64, u64)> {
+    let last = name.rsplit('.').nth(1).unwrap();
+    match (last, name.ends_with("bias")) {
+        ("embed", _) => Some((row / (12 / tp), row % (12 / tp) * 3 + col)),
+        ("in", false) => Some((row / (8 / tp), row % (8 / tp) * 3 + col)),
+        ("in", true) => Some((col / (8 / tp), col % (8 / tp))),
+        ("out", _) => Some((col / (8 / tp), row * (8 / tp) + col % (8 / tp))),
+        _ => None,
+    }
+}
+
+#[test]
+fn ly2_generic_tensors_are_cut_as_the_table_says() {
+    for trainer in
+        ["hf", "fsdp:world=3", "hsdp:world=4,replicas=2", "deepspeed:world=3", "deepspeed:world=5,stage=3"]
+    {
+        for (engine, tp) in [("vllm", 1), ("vllm", 2), ("sglang", 4)] {
+            let plan = generic_plan(trainer, &format!("{engine}:tp={tp}")).unwrap();
+            check_generic(&plan, tp);
+        }
+    }
+    assert!(generic_plan("fsdp:world=2", "hf").is_ok());
+}
+
+fn check_generic(plan: &RemapPlan, tp: u64) {
+    let mut written = BTreeMap::new();
+    for fragment in plan
+        .senders()
+        .iter()
+        .flat_map(|sender| &sender.edges)
+        .flat_map(|edge| edge.fragments.iter().map(move |fragment| (edge.receiver, fragment)))
+    {
+        let (receiver, fragment) = fragment;
+        let meta = plan.param(fragment.param);
+        let tensor = &plan.receiver(receiver).tensors[index(fragment.dst_tensor.into())];
+        assert_eq!(tensor.name, meta.fqn.as_str());
+        for at in 0..fragment.elements() {
+            let (row, col) = (at / fragment.canonical.cols, at % fragment.canonical.cols);
+            let (r, c) = (fragment.canonical.row + row, fragment.canonical.col + col);
+            let flat = fragment.dst_offset + row * fragment.dst_row_stride + col;
+            let expected = generic_place(&tensor.name, tp, r, c)
+                .unwrap_or_else(|| (receiver.rank.into(), r * meta.cols() + c));
+            assert_eq!((u64::from(receiver.rank), flat), expected, "{} ({r}, {c})", tensor.name);
+            assert!(flat < tensor.shape.elements().unwrap());
+            *written.entry((receiver, fragment.dst_tensor, flat)).or_insert(0) += 1;
+        }
+    }
+    // 30 + 2 * (24 + 8 + 24) elements once, and the norm with every rank.
+    assert_eq!(written.len() as u64, 142 + 3 * tp);
+    assert!(written.values().all(|&times| times == 1), "LY-2");
+}
+
+#[test]
+fn ly4_generic_tensors_have_no_layout_that_needs_roles() {
+    let error = generic_plan("megatron:tp=2", "hf").unwrap_err();
+    assert!(matches!(&error, LayoutError::NoConverter { layout } if layout == "megatron:tp=2"), "{error}");
+    for (rollout, axis, expected) in [
+        ("vllm:tp=3", "tp", "the second dimension of layers.0.out.weight = 8"),
+        ("vllm:tp=8", "tp", "the padded first dimension of embed.weight = 12"),
+        ("vllm:pp=2", "pp", "no stages"),
+        ("sglang:tp=2,ep=2", "ep", "no experts"),
+    ] {
+        let error = generic_plan("hf", rollout).unwrap_err();
+        assert!(matches!(&error, LayoutError::AxisMisfit { axis: found, .. } if *found == axis), "{error}");
+        let is_named = error.to_string().contains(expected) || rollout == "vllm:tp=3";
+        assert!(is_named, "{error}");
+    }
+}
+
+#[test]
+fn ly4_tables_that_describe_no_model_are_refused_by_tensor() {
+    let cases = [
+        (json!("x"), "a list of"),
+        (json!([]), "1 to 1048576 tensors"),
+        (json!([3]), "a name in every entry"),
+        (json!([{"shape": [3]}]), "a name in every entry"),
+        (json!([{"name": "a"}]), "tensor a: found no shape"),
+        (json!([{"name": "a", "shape": [0]}]), "tensor a: found shape [0]"),
+        (json!([{"name": "a", "shape": [2, 2, 2]}]), "tensor a: found shape [2,2,2]"),
+        (json!([{"name": "a", "shape": [1u64 << 40]}]), "tensor a: found shape"),
+        (json!([{"name": "a", "shape": [2], "split": 1}]), "tensor a: found split 1"),
+        (json!([{"name": "a", "shape": [2], "split": "rows"}]), "tensor a: found split \"rows\""),
+        (json!([{"name": "a", "shape": [2], "pad_to": 0}]), "tensor a: found pad_to 0"),
+        (json!([{"name": "a", "shape": [2], "spilt": 0}]), "tensor a: found spilt"),
+        (json!([{"name": "a", "shape": [2]}, {"name": "a", "shape": [2]}]), "tensor a: found twice"),
+    ];
+    for (tensors, named) in cases {
+        let mut json = table();
+        json["generic_tensors"] = tensors;
+        let error = ModelConfig::from_json(&json.to_string()).unwrap_err();
+        assert!(
+            matches!(error, LayoutError::ConfigKey { .. }) && error.to_string().contains(named),
+            "{error}"
+        );
+    }
+    let mut json = table();
+    json["num_hidden_layers"] = Value::Null;
+    let error = ModelConfig::from_json(&json.to_string()).unwrap_err().to_string();
+    assert!(error.contains("num_hidden_layers"), "{error}");
+    json["num_hidden_layers"] = 2.into();
+    json["quantization_config"] = json!({"bits": 4});
+    let error = ModelConfig::from_json(&json.to_string()).unwrap_err().to_string();
+    assert!(error.contains("quantized"), "{error}");
+}
