@@ -9,4 +9,7 @@ mod sender;
 
 pub use receiver::{Live, ReceiverBinding, Staged};
 pub use replica::{Hook, HookError, ReplicaBinding};
-pub use sender::{DetectorState, Knowledge, Patch, SenderBinding, SnapshotState, SourceBinding, StepRequest};
+pub use sender::{
+    DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding, SnapshotState,
+    SourceBinding, StepRequest,
+};

@@ -70,7 +70,6 @@ pub struct SyncReport {
 
 #[derive(Debug, Default)]
 struct Entry {
-    detected: BTreeSet<SenderId>,
     settled: BTreeMap<ReplicaId, ReplicaOutcome>,
     changed: BTreeMap<ReplicaId, u64>,
     sent: BTreeMap<ReplicaId, u64>,
@@ -83,12 +82,13 @@ struct Entry {
 #[derive(Debug)]
 pub struct Ledger {
     entries: Mutex<BTreeMap<Version, Entry>>,
+    detected: Mutex<BTreeMap<u64, BTreeSet<SenderId>>>,
     changed: watch::Sender<u64>,
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { entries: Mutex::default(), changed: watch::Sender::new(0) }
+        Self { entries: Mutex::default(), detected: Mutex::default(), changed: watch::Sender::new(0) }
     }
 }
 
@@ -141,20 +141,31 @@ impl Ledger {
         self.update(version, |entry| entry.span = None);
     }
 
-    /// A sender holds its patch; gates that failed there.
-    pub fn detected(&self, version: Version, sender: SenderId, gates: &[NotInvertible]) {
+    /// A sender has detected the step of this number.
+    pub fn detected(&self, sequence: u64, sender: SenderId) {
+        let mut detected = self.detected.lock().unwrap_or_else(PoisonError::into_inner);
+        detected.entry(sequence).or_default().insert(sender);
+        while detected.len() > VERSIONS_KEPT {
+            detected.pop_first();
+        }
+        drop(detected);
+        self.wake();
+    }
+
+    /// How many senders have detected the step of this number.
+    #[must_use]
+    pub fn detected_count(&self, sequence: u64) -> usize {
+        let detected = self.detected.lock().unwrap_or_else(PoisonError::into_inner);
+        detected.get(&sequence).map_or(0, BTreeSet::len)
+    }
+
+    /// Gates that failed at a sender.
+    pub fn gated(&self, version: Version, gates: &[NotInvertible]) {
         self.update(version, |entry| {
-            entry.detected.insert(sender);
             for gate in gates {
                 entry.gates.insert((gate.group.clone(), gate.gate.to_string()), gate.clone());
             }
         });
-    }
-
-    /// How many senders hold a patch for a version.
-    #[must_use]
-    pub fn detected_count(&self, version: Version) -> usize {
-        self.lock().get(&version).map_or(0, |entry| entry.detected.len())
     }
 
     /// A version has ended for a replica.

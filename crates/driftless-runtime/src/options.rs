@@ -30,6 +30,10 @@ pub struct NodeOptions {
     pub coordinator: CoordinatorOptions,
     /// After this time a version has ended for every replica, committed or not.
     pub version_deadline: Duration,
+    /// A replica that is more versions behind than this is sent everything.
+    pub max_lag_versions: u32,
+    /// So large a share of a rank's elements may be remembered as changed; beyond it everything is sent.
+    pub max_pending_density: f64,
     /// How often one actor may be restarted within [`Self::restart_window`] before its node is unhealthy.
     pub restarts_max: u32,
     /// See [`Self::restarts_max`].
@@ -62,6 +66,8 @@ impl Default for NodeOptions {
                 longest_back_off: Duration::from_secs(2),
             },
             version_deadline: Duration::from_secs(300),
+            max_lag_versions: 8,
+            max_pending_density: 0.1,
             restarts_max: 16,
             restart_window: Duration::from_secs(60),
             restart_back_off: Duration::from_millis(5),

@@ -49,11 +49,13 @@ impl Shared {
         })
     }
 
-    /// The training loop has stepped: the rank's actor detects it, or its successor does.
-    pub fn report_step(&self, sender: SenderId, step: StepRequest) {
-        let Some(binding) = self.registry.sender(sender) else { return };
-        binding.request(step);
-        self.registry.tell_shard(sender, ShardMsg::StepDone);
+    /// The training loop has stepped: each rank's actor detects it, or its successor does.
+    pub fn report_step(&self, step: &StepRequest) {
+        for sender in self.registry.bound_senders() {
+            let Some(binding) = self.registry.sender(sender) else { continue };
+            binding.request(step.clone());
+            self.registry.tell_shard(sender, ShardMsg::StepDone);
+        }
     }
 
     /// Canonical elements of the model.
@@ -229,6 +231,11 @@ impl Standing {
     /// The weights now are those of this version.
     pub fn set_version(&self, version: Version) {
         self.version.store(version.0, Ordering::Release);
+    }
+
+    /// The weights are of no version.
+    pub fn set_moving(&self) {
+        self.version.store(u64::MAX, Ordering::Release);
     }
 
     /// Leave to read dense values of a version; `None` if the optimizer has moved on.

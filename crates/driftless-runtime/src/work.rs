@@ -4,6 +4,7 @@
 mod apply;
 mod detect;
 mod encode;
+mod pending;
 mod stage;
 
 pub(crate) use apply::{recover, scatter, seal, undo};

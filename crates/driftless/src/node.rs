@@ -161,7 +161,13 @@ fn detector_state(
         Detector::Inversion => Vec::new(),
         Detector::Snapshot => rank.iter().map(served_bits).collect(),
     };
-    DetectorState { steps_taken, snapshot, snapshot_state: SnapshotState::Clean, audited: BTreeSet::new() }
+    DetectorState {
+        unpublished: None,
+        steps_taken,
+        snapshot,
+        snapshot_state: SnapshotState::Clean,
+        audited: BTreeSet::new(),
+    }
 }
 
 fn served_bits(memory: &SourceBinding) -> Vec<u16> {

@@ -1,5 +1,6 @@
 //! How one version goes, as its reporter sees it.
 
+use crate::trainer::detected;
 use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
 use driftless_runtime::types::{Member, ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Shared, SyncReport};
@@ -39,7 +40,7 @@ enum Progress {
     /// Nothing was reported: there is nothing to wait for.
     Nothing,
     /// Reported; it ends at the deadline at the latest.
-    Open { deadline: Instant },
+    Open { deadline: Instant, sequence: u64 },
 }
 
 impl SyncHandle {
@@ -47,9 +48,16 @@ impl SyncHandle {
         Self { shared, version, progress: Progress::Nothing }
     }
 
-    pub(crate) fn open(shared: Arc<Shared>, version: Version) -> Self {
+    pub(crate) fn open(shared: Arc<Shared>, version: Version, sequence: u64) -> Self {
         let deadline = Instant::now() + shared.options.version_deadline;
-        Self { shared, version, progress: Progress::Open { deadline } }
+        Self { shared, version, progress: Progress::Open { deadline, sequence } }
+    }
+
+    pub(crate) const fn deadline(&self) -> Option<Instant> {
+        match self.progress {
+            Progress::Nothing => None,
+            Progress::Open { deadline, .. } => Some(deadline),
+        }
     }
 
     /// The version.
@@ -62,11 +70,9 @@ impl SyncHandle {
     ///
     /// It waits for no peer, and ends with the version's deadline at the latest.
     pub async fn detected(&self) {
-        let Progress::Open { deadline } = self.progress else { return };
-        let senders = self.shared.plan.senders().len();
-        let ledger = &self.shared.ledger;
-        let all = ledger.wait(|ledger| (ledger.detected_count(self.version) >= senders).then_some(()));
-        let _ = tokio::time::timeout_at(deadline, all).await;
+        if let Progress::Open { deadline, sequence } = self.progress {
+            detected(&self.shared, sequence, Some(deadline)).await;
+        }
     }
 
     /// Waits until the version has ended for every attached replica, committed or left behind. It never hangs: at the
@@ -80,7 +86,7 @@ impl SyncHandle {
     }
 
     pub(crate) async fn ended(&self) -> BTreeMap<ReplicaId, ReplicaOutcome> {
-        let Progress::Open { deadline } = self.progress else { return BTreeMap::new() };
+        let Progress::Open { deadline, .. } = self.progress else { return BTreeMap::new() };
         let ledger = &self.shared.ledger;
         let all = ledger.wait(|_| self.outcomes());
         match tokio::time::timeout_at(deadline, all).await {

@@ -1,12 +1,14 @@
 //! The trainer's side of the API.
 
 use crate::{NodeError, SyncHandle};
-use driftless_runtime::binding::{SourceBinding, StepRequest};
+use driftless_runtime::binding::{LastVersion, Publish, SourceBinding, StepRequest};
 use driftless_runtime::numerics::StepParams;
+use driftless_runtime::proto::ReplicaOutcome;
 use driftless_runtime::types::Version;
 use driftless_runtime::{Shared, Step};
 use std::sync::Arc;
 use tokio::sync::OwnedRwLockWriteGuard;
+use tokio::time::Instant;
 use tracing::info_span;
 
 /// The memory of all trainer ranks, owned by the caller.
@@ -28,20 +30,22 @@ pub struct StepGuard {
 /// The trainer's handle: it reports steps, and learns how they ended.
 pub struct Trainer {
     shared: Arc<Shared>,
+    /// Steps reported so far.
+    sequence: u64,
     last: SyncHandle,
 }
 
 impl Trainer {
     pub(crate) fn new(shared: Arc<Shared>, version: Version) -> Self {
         let last = SyncHandle::nothing(Arc::clone(&shared), version);
-        Self { shared, last }
+        Self { shared, sequence: 0, last }
     }
 
     /// Waits until the optimizer may write: the last step is detected, and nobody reads dense values.
     ///
     /// It waits for memory speed, never for a peer: a step is detected without one.
     pub async fn step_begin(&mut self) -> StepGuard {
-        self.last.detected().await;
+        detected(&self.shared, self.sequence, self.last.deadline()).await;
         StepGuard { _alone: self.shared.standing.begin_step().await }
     }
 
@@ -66,18 +70,30 @@ impl Trainer {
         drop(step);
         self.shared.ledger.open(version, info_span!(parent: None, "sync", %version));
         let _reporting = Step::StepDone.span(&self.shared, version, "trainer").entered();
-        let request = StepRequest { version, base, params };
-        let handle = SyncHandle::open(Arc::clone(&self.shared), version);
+        self.sequence += 1;
+        let sequence = self.sequence;
+        let handle = SyncHandle::open(Arc::clone(&self.shared), version, sequence);
         let previous = std::mem::replace(&mut self.last, handle.clone());
         let shared = Arc::clone(&self.shared);
         tokio::spawn(async move {
             // A patch made before the outcome of the version below it is known is a proven way to lose elements.
-            previous.ended().await;
-            for sender in shared.registry.bound_senders() {
-                shared.report_step(sender, request.clone());
-            }
+            let settled = previous.ended().await.values().all(|end| *end == ReplicaOutcome::Committed);
+            let last = if settled { LastVersion::Settled } else { LastVersion::Outstanding };
+            let publish = Publish::Now { version, base, last };
+            shared.report_step(&StepRequest { sequence, params, publish });
         });
         Ok(handle)
+    }
+
+    /// Reports that the optimizer has stepped, without a version: the next [`Self::step_done`] carries its changes.
+    /// Returns at once; the weights must stand still until the next [`Self::step_begin`] has returned.
+    pub fn step_taken(&mut self, step: StepGuard, params: StepParams) {
+        // The values of the last version are gone: whoever still needs them whole waits for the next.
+        self.shared.standing.set_moving();
+        drop(step);
+        self.sequence += 1;
+        let publish = Publish::Later;
+        self.shared.report_step(&StepRequest { sequence: self.sequence, params, publish });
     }
 
     /// The version that was reported last.
@@ -85,4 +101,14 @@ impl Trainer {
     pub const fn version(&self) -> Version {
         self.last.version()
     }
+}
+
+/// Waits until every rank of the trainer has detected a step, no longer than until the deadline.
+pub(crate) async fn detected(shared: &Shared, sequence: u64, deadline: Option<Instant>) {
+    let senders = shared.plan.senders().len();
+    let ledger = &shared.ledger;
+    let all =
+        ledger.wait(|ledger| (sequence == 0 || ledger.detected_count(sequence) >= senders).then_some(()));
+    let deadline = deadline.unwrap_or_else(|| Instant::now() + shared.options.version_deadline);
+    let _ = tokio::time::timeout_at(deadline, all).await;
 }

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, ensure};
 use driftless::{
     Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams,
-    Trainer, TrainerMemory, Version, WordBuffer,
+    SyncHandle, Trainer, TrainerMemory, Version, WordBuffer,
 };
 use driftless_testkit::{TinyTrainer, tiny_plan};
 
@@ -57,6 +57,38 @@ impl Fleet {
         let params = self.policy.step();
         self.params = Some(params.clone());
         self.report(step, params).await
+    }
+
+    /// Takes optimizer steps, of which the last is reported as `lie` says.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub async fn steps_misreported(&mut self, steps: u64, lie: impl Fn(&mut StepParams)) -> Result<Outcome> {
+        let guard = self.trainer.step_begin().await;
+        let mut params = self.policy.step();
+        for _ in 1..steps {
+            params = self.policy.step();
+        }
+        lie(&mut params);
+        self.report(guard, params).await
+    }
+
+    /// Takes one optimizer step that is not published.
+    pub async fn step_unpublished(&mut self) {
+        let step = self.trainer.step_begin().await;
+        let params = self.policy.step();
+        self.trainer.step_taken(step, params);
+    }
+
+    /// Takes one optimizer step and does not wait for its version to end.
+    ///
+    /// # Errors
+    /// As [`Self::step`].
+    pub async fn step_ahead(&mut self) -> Result<SyncHandle> {
+        let step = self.trainer.step_begin().await;
+        let params = self.policy.step();
+        self.version += 1;
+        Ok(self.trainer.step_done(step, Version(self.version), params)?)
     }
 
     /// Reports the last step once more as a new version: no parameter's counter has grown.

@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panic")]
 
 use driftless::{
-    Detector, Failpoints, Fault, Member, NodeOptions, ReceiverId, ReplicaId, ReplicaOutcome, SenderId, Site,
-    Version,
+    Detector, Failpoints, Fault, GroupStep, Member, NodeOptions, ReceiverId, ReplicaId, ReplicaOutcome,
+    SenderId, Site, StepParams, Version,
 };
 use driftless_chaos::Fleet;
 use std::sync::Arc;
@@ -92,6 +92,35 @@ async fn cm4_an_edit_outside_the_optimizer_is_caught_by_the_digest_and_repaired(
     assert!(outcome.is_committed_everywhere(), "{:?}", outcome.replicas);
     assert!(outcome.report.repaired > 0, "{:?}", outcome.report);
     fleet.ensure_identical().unwrap();
+}
+
+/// Every group of a step, the default's and each override's.
+fn groups(params: &mut StepParams) -> impl Iterator<Item = &mut GroupStep> {
+    std::iter::once(&mut params.default).chain(params.overrides.values_mut())
+}
+
+/// A step that is reported wrongly in a way that no gate can see: the digest does, at that very version.
+async fn is_caught(steps: u64, lie: impl Fn(&mut StepParams)) {
+    let mut fleet = Fleet::start(TRAINER, &ROLLOUTS, NodeOptions::default()).await.unwrap();
+    // Early on, the bound of an update gives some lies away; here only the digest is left.
+    for _ in 0..60 {
+        fleet.step_unpublished().await;
+    }
+    assert!(fleet.step().await.unwrap().is_committed_everywhere());
+    let outcome = fleet.steps_misreported(steps, lie).await.unwrap();
+    assert!(outcome.is_committed_everywhere(), "{:?}", outcome.replicas);
+    assert!(outcome.report.dense.is_empty() && outcome.report.repaired > 0, "{:?}", outcome.report);
+    fleet.ensure_identical().unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm4_a_wrong_learning_rate_is_caught_by_the_digest_and_repaired() {
+    is_caught(1, |params| groups(params).for_each(|group| group.hyper.lr *= 0.25)).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm4_two_steps_reported_as_one_are_caught_by_the_digest_and_repaired() {
+    is_caught(2, |params| groups(params).for_each(|group| group.step -= 1)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -1,7 +1,7 @@
 //! The actor of one trainer rank: detects each step once, and serves every attempt from the patch.
 
 use super::{CoordinatorMsg, Tasks};
-use crate::binding::SenderBinding;
+use crate::binding::{Publish, SenderBinding};
 use crate::work::{self, Outgoing};
 use crate::{Phase, Shared, Site, Step};
 use driftless_codec::RECORD_BYTES;
@@ -10,7 +10,7 @@ use driftless_proto::{
     Cause, CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Needs, RootCause, Shape, TimerId,
 };
 use driftless_transport::Batch;
-use driftless_types::{Fence, Member, Payload, ReceiverId, ReplicaId, Round, SenderId, Version, index_of};
+use driftless_types::{Fence, Member, Payload, ReceiverId, ReplicaId, Round, SenderId, index_of};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,8 +22,8 @@ use tracing::{Instrument, debug, warn};
 pub(crate) enum ShardMsg {
     /// The binding has a new step.
     StepDone,
-    /// The detection of a version has ended.
-    Detected(Version, Result<(), String>),
+    /// The detection of a step has ended.
+    Detected(u64, Result<(), String>),
     /// The coordinator opens an attempt for a replica.
     Begin {
         /// The attempt.
@@ -93,12 +93,12 @@ impl Actor for ShardActor {
         state.pass_failpoint(&me, &message).await?;
         match message {
             ShardMsg::StepDone => state.detect(me),
-            ShardMsg::Detected(version, Ok(())) => {
-                debug!(sender = %state.binding.id, %version, "the patch is kept");
+            ShardMsg::Detected(sequence, Ok(())) => {
+                debug!(sender = %state.binding.id, sequence, "a step is detected");
                 state.announce();
             }
-            ShardMsg::Detected(version, Err(error)) => {
-                return Err(format!("detection of version {version} failed: {error}").into());
+            ShardMsg::Detected(sequence, Err(error)) => {
+                return Err(format!("detection of step {sequence} failed: {error}").into());
             }
             ShardMsg::Begin { fence, replica, needs } => state.encode(me, fence, replica, needs),
             ShardMsg::Encoded(fence, Ok(bytes)) => state.open(&me, fence, bytes.0),
@@ -134,40 +134,48 @@ impl ShardState {
         Member::Sender(self.binding.id)
     }
 
-    /// Tells the coordinator for which version a patch is held: that of the newest step, or none yet.
+    /// Tells the coordinator for which version a patch is held: none while the newest version is not detected.
     fn announce(&self) {
-        let requested = self.binding.requested().map(|step| step.version);
-        let held = self.binding.patch().map(|patch| patch.version).filter(|held| Some(*held) == requested);
+        let requested = self.binding.requested();
+        let behind = requested.is_some_and(|step| {
+            matches!(step.publish, Publish::Now { .. }) && self.binding.detected() < step.sequence
+        });
+        let held = self.binding.patch().map(|patch| patch.version).filter(|_| !behind);
         let event = CoordinatorEvent::SenderReady(self.binding.id, held);
         self.shared.registry.tell_coordinator(CoordinatorMsg::Heard(event));
     }
 
     fn detect(&mut self, me: ActorRef<ShardMsg>) {
         let Some(step) = self.binding.requested() else { return self.announce() };
-        if self.binding.patch().is_some_and(|patch| patch.version == step.version) {
+        if self.binding.detected() >= step.sequence {
             return self.announce();
         }
-        let _opened = Step::Open.span(&self.shared, step.version, self.member()).entered();
+        let version = step.version();
+        let spans = version.unwrap_or_default();
+        let _opened = Step::Open.span(&self.shared, spans, self.member()).entered();
         let (shared, binding, cancel) =
             (Arc::clone(&self.shared), Arc::clone(&self.binding), self.tasks.cancel_flag());
         self.tasks.spawn(async move {
             let mut token = binding.token().await; // CM-9
-            let version = step.version;
-            let sender = binding.id;
-            let span = Step::Detect.span(&shared, version, Member::Sender(sender));
+            let (sequence, sender) = (step.sequence, binding.id);
+            let span = Step::Detect.span(&shared, spans, Member::Sender(sender));
             let run = move || {
                 let _entered = span.enter();
                 let started = Instant::now();
                 let gates = work::detect(&shared, &binding, &step, &mut token, &cancel)?;
-                shared.ledger.took(version, Phase::Detect, started.elapsed());
                 for gate in &gates {
-                    warn!(%sender, %version, %gate, "a parameter goes dense");
+                    warn!(%sender, sequence, %gate, "a parameter goes dense");
                 }
-                shared.ledger.detected(version, sender, &gates);
+                if let Some(version) = version {
+                    shared.ledger.took(version, Phase::Detect, started.elapsed());
+                    shared.ledger.gated(version, &gates);
+                }
+                binding.set_detected(sequence);
+                shared.ledger.detected(sequence, sender);
                 Ok::<_, DeviceError>(())
             };
             let outcome = blocking(run).await;
-            let _ = me.cast(ShardMsg::Detected(version, outcome));
+            let _ = me.cast(ShardMsg::Detected(sequence, outcome));
         });
     }
 

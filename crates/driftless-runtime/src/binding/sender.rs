@@ -1,10 +1,11 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
-use driftless_device::{Changes, StateBuffer};
+use driftless_device::{Bitset, Changes, StateBuffer};
 use driftless_layout::SenderPlan;
-use driftless_numerics::{Cast, StepParams};
+use driftless_numerics::{Cast, NotInvertible, StepParams};
 use driftless_types::{Digest, ParamId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of one source tensor: the owned range of its master weights and moments, FP32, one value per element.
@@ -21,12 +22,48 @@ pub struct SourceBinding {
 /// A step that the training loop has reported.
 #[derive(Clone, Debug)]
 pub struct StepRequest {
-    /// The version that the weights now are.
-    pub version: Version,
-    /// The version that was reported before it.
-    pub base: Version,
+    /// Counts every reported step of the trainer.
+    pub sequence: u64,
     /// How the optimizer made the step.
     pub params: StepParams,
+    /// Whether the weights are to be served.
+    pub publish: Publish,
+}
+
+impl StepRequest {
+    /// The version that the weights are; that of an unpublished step is not known yet.
+    #[must_use]
+    pub const fn version(&self) -> Option<Version> {
+        match self.publish {
+            Publish::Now { version, .. } => Some(version),
+            Publish::Later => None,
+        }
+    }
+}
+
+/// What becomes of a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Publish {
+    /// Its changes are remembered until a later step is published.
+    Later,
+    /// The weights are a version now.
+    Now {
+        /// The version.
+        version: Version,
+        /// The version that was published before it.
+        base: Version,
+        /// How that one ended.
+        last: LastVersion,
+    },
+}
+
+/// How the version below a new one ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LastVersion {
+    /// Every attached replica serves it: its patch is done with.
+    Settled,
+    /// Some replica does not, or it is not known: its patch is remembered.
+    Outstanding,
 }
 
 /// What one step changed on one rank: right for any receiver at a version from `base` to below `version`.
@@ -48,6 +85,8 @@ pub struct Patch {
     pub kept: BTreeMap<u32, Vec<f32>>,
     /// Whether the change set of the BF16 parameters is known; if not, everything goes whole.
     pub knowledge: Knowledge,
+    /// How many versions it spans.
+    pub versions: u32,
 }
 
 /// Whether a patch knows what changed.
@@ -59,9 +98,24 @@ pub enum Knowledge {
     Nothing,
 }
 
+/// Changes of earlier steps that the next patch must carry too: 1 bit per element, made only when needed.
+#[derive(Debug)]
+pub struct Pending {
+    /// Per source tensor.
+    pub bits: Vec<Bitset>,
+    /// Parameters that were to go whole.
+    pub dense: BTreeSet<ParamId>,
+    /// Whether everything that changed is in it.
+    pub knowledge: Knowledge,
+    /// Gates that failed in those steps.
+    pub gates: Vec<NotInvertible>,
+}
+
 /// What the detector remembers from one step to the next.
 #[derive(Debug)]
 pub struct DetectorState {
+    /// Changes of steps that were not published.
+    pub unpublished: Option<Pending>,
     /// The optimizer's step counter of each parameter at the last detection.
     pub steps_taken: BTreeMap<ParamId, u64>,
     /// Served BF16 bits of the last version, per source tensor; empty for the inversion.
@@ -90,18 +144,20 @@ pub struct SenderBinding {
     /// One per source tensor of the plan.
     pub memory: Vec<SourceBinding>,
     request: Mutex<Option<Arc<StepRequest>>>,
+    detected: AtomicU64,
     patch: Mutex<Option<Arc<Patch>>>,
     detector: Arc<tokio::sync::Mutex<DetectorState>>,
 }
 
 impl SenderBinding {
-    /// The binding of a rank that has taken `steps_taken` steps.
+    /// The binding of a rank, with what its detector knows at the start.
     #[must_use]
     pub fn new(plan: &SenderPlan, memory: Vec<SourceBinding>, detector: DetectorState) -> Self {
         Self {
             id: plan.id,
             memory,
             request: Mutex::default(),
+            detected: AtomicU64::new(0),
             patch: Mutex::default(),
             detector: Arc::new(tokio::sync::Mutex::new(detector)),
         }
@@ -118,7 +174,18 @@ impl SenderBinding {
         self.request.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The patch of the newest detection.
+    /// The sequence number of the step that was detected last; 0 before the first.
+    #[must_use]
+    pub fn detected(&self) -> u64 {
+        self.detected.load(Ordering::Acquire)
+    }
+
+    /// The step of this number is detected: whatever is to be remembered of it is in the binding.
+    pub fn set_detected(&self, sequence: u64) {
+        self.detected.store(sequence, Ordering::Release);
+    }
+
+    /// The patch of the newest version.
     #[must_use]
     pub fn patch(&self) -> Option<Arc<Patch>> {
         self.patch.lock().unwrap_or_else(PoisonError::into_inner).clone()

@@ -8,6 +8,7 @@ use driftless_types::{Digest, Fence, Member, ReceiverId, SenderId, index_of};
 use ractor::ActorCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::error;
 
 /// Writes what was staged into the live weights and compares every tensor's digest with what the senders promise.
 ///
@@ -31,6 +32,8 @@ pub(crate) fn scatter(
     let promised = live.staged.as_ref().map_or(&[][..], |staged| &staged.promised);
     let tensors = differing(&live.digests, promised);
     if !tensors.is_empty() {
+        let names: Vec<&str> = named(&shared.plan, binding.id, &tensors).collect();
+        error!(receiver = %binding.id, %fence, tensors = ?names, "alarm: weights differ from the trainer's; rolled back, to be sent whole");
         live.suspect.clone_from(&tensors);
         return Err(RootCause::DigestMismatch { tensors });
     }
@@ -97,6 +100,15 @@ fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
         .filter(|(_, (found, promised))| found != promised)
         .map(|(i, _)| i)
         .collect()
+}
+
+fn named<'a>(
+    plan: &'a RemapPlan,
+    receiver: ReceiverId,
+    tensors: &BTreeSet<u32>,
+) -> impl Iterator<Item = &'a str> {
+    let all = &plan.receiver(receiver).tensors;
+    tensors.iter().map(|&index| all[index_of(index.into())].name.as_str())
 }
 
 /// Plays the undo log back: every bit is that of the version before.

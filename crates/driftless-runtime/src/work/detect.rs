@@ -1,13 +1,12 @@
 //! Step 4 of the journey: one pass over a rank's state, which ends with a patch, always.
 
-use crate::binding::{DetectorState, Knowledge, Patch, SenderBinding, SnapshotState, StepRequest};
+use super::pending;
+use crate::binding::{DetectorState, Knowledge, Publish, SenderBinding, SnapshotState, StepRequest};
 use crate::{Detector, Shared};
-use driftless_device::{
-    ChangeSource, Changes, DetectOptions, Detected, DeviceError, PieceDiff, PieceRule, ReadGuard,
-};
+use driftless_device::{ChangeSource, DetectOptions, Detected, DeviceError, PieceDiff, PieceRule};
 use driftless_layout::{SenderPlan, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, NotInvertible, Rule, StepChange, check_gates};
-use driftless_types::{Digest, Dtype, ParamId, index_of};
+use driftless_types::{Dtype, ParamId};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -43,7 +42,8 @@ pub(crate) fn detect(
     let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
     // Unknown until the pass has looked at every master.
     state.audited.clear();
-    let found = pass(shared, binding, plan, &verdicts, state, step.params.family.cast(), cancel)?;
+    let cast = step.params.family.cast();
+    let found = pass(shared, binding, plan, &verdicts, state, cast, cancel)?;
     state.audited = audited(plan, &found);
     state.snapshot_state = SnapshotState::Clean;
     let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
@@ -55,8 +55,30 @@ pub(crate) fn detect(
         _ => Knowledge::Changes,
     };
     state.steps_taken = steps_after(shared, plan, step);
-    binding.keep(assemble(binding, plan, step, found, dense, knowledge));
-    Ok(gates)
+    let mut found = Found { detected: found, dense, knowledge, gates, cast };
+    match step.publish {
+        Publish::Later => pending::remember(binding, state, &found),
+        Publish::Now { version, base, last } => {
+            pending::carry_unpublished(shared, binding, state, &mut found);
+            let patch = pending::patch(shared, binding, &mut found, version, base, last);
+            binding.keep(patch);
+        }
+    }
+    Ok(found.gates)
+}
+
+/// What one pass found.
+pub(super) struct Found {
+    /// Per source tensor.
+    pub(super) detected: Vec<Detected>,
+    /// Parameters that go whole.
+    pub(super) dense: BTreeSet<ParamId>,
+    /// Whether the changes are all of them.
+    pub(super) knowledge: Knowledge,
+    /// The gates that failed.
+    pub(super) gates: Vec<NotInvertible>,
+    /// How the trainer makes served bits.
+    pub(super) cast: Cast,
 }
 
 /// Asks the gates of every parameter that the rank holds a part of.
@@ -195,30 +217,4 @@ fn note_exceeded(
 fn steps_after(shared: &Shared, plan: &SenderPlan, step: &StepRequest) -> BTreeMap<ParamId, u64> {
     let step_of = |id: ParamId| step.params.group(shared.plan.param(id).fqn.as_str()).step;
     pieces(plan).map(|piece| (piece.param, step_of(piece.param))).collect()
-}
-
-fn assemble(
-    binding: &SenderBinding,
-    plan: &SenderPlan,
-    step: &StepRequest,
-    found: Vec<Detected>,
-    dense: BTreeSet<ParamId>,
-    knowledge: Knowledge,
-) -> Patch {
-    let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
-    let mut changes: Vec<Changes> = Vec::with_capacity(found.len());
-    for detected in found {
-        let first = index_of(detected.first_cell.into());
-        cells[first..first + detected.cells.len()].copy_from_slice(&detected.cells);
-        changes.push(detected.changes);
-    }
-    let mut kept = BTreeMap::new();
-    for (index, (tensor, memory)) in (0u32..).zip(plan.tensors.iter().zip(&binding.memory)) {
-        if tensor.pieces.iter().any(|piece| dense.contains(&piece.param)) {
-            let master: ReadGuard<'_, f32> = memory.master.read();
-            kept.insert(index, master.to_vec());
-        }
-    }
-    let cast = step.params.family.cast();
-    Patch { version: step.version, base: step.base, cast, changes, cells, dense, kept, knowledge }
 }
