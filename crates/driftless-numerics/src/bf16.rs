@@ -45,6 +45,19 @@ impl Cast {
         if sign == 0 { CellEdges { above: far, below: near } } else { CellEdges { above: near, below: far } }
     }
 
+    /// The first floats outside the cells of all BF16 patterns within `steps` of that of `x` on their line; none if
+    /// that runs into an infinity.
+    #[must_use]
+    pub fn edges_around(self, x: f32, steps: u16) -> Option<CellEdges> {
+        let place = key(self.bits(x));
+        let [low, high] = [place.checked_sub(steps)?, place.checked_add(steps)?].map(unkey);
+        // The cell of an infinity, and NaN beyond it, have no float outside.
+        let is_finite = |bits: u16| widen(bits).is_finite();
+        let edges = |bits| self.edges(widen(bits));
+        (is_finite(low) && is_finite(high))
+            .then(|| CellEdges { above: edges(high).above, below: edges(low).below })
+    }
+
     /// The magnitude of the BF16 value that `magnitude` rounds to, as FP32 bits.
     #[inline]
     const fn middle(self, magnitude: u32) -> u32 {
@@ -96,6 +109,13 @@ pub const fn widen(bits: u16) -> f32 {
 #[must_use]
 pub const fn key(bits: u16) -> u16 {
     if bits & 0x8000 == 0 { bits ^ 0x8000 } else { bits ^ 0xffff }
+}
+
+/// The BF16 pattern at a place on the line: the inverse of [`key`].
+#[inline]
+#[must_use]
+pub const fn unkey(place: u16) -> u16 {
+    if place & 0x8000 == 0 { place ^ 0xffff } else { place ^ 0x8000 }
 }
 
 /// The edges of the cell of `x` under [`cast`].
@@ -163,5 +183,26 @@ mod tests {
         let line = (0x8000..=0xff80).rev().chain(0..=0x7f80);
         assert!(line.map(key).is_sorted_by(|a, b| a + 1 == *b));
         assert_eq!(key(0).wrapping_sub(key(0x8000)), 1);
+        assert!((0..=u16::MAX).all(|bits| unkey(key(bits)) == bits));
+    }
+
+    #[test]
+    fn bf1_edges_around_enclose_the_neighbors_of_a_cell() {
+        for rounding in [Cast::NearestEven, Cast::HalfAway] {
+            for bits in (0..0x7f80).step_by(13).chain((0x8000..0xff80).step_by(17)) {
+                for steps in [0, 1, 31] {
+                    let Some(CellEdges { above, below }) = rounding.edges_around(widen(bits), steps) else {
+                        assert!(bits & 0x7fff > 0x7f7f - steps, "{bits:04x} is far from the infinities");
+                        continue;
+                    };
+                    let distance = |x: f32| key(rounding.bits(x)).abs_diff(key(bits));
+                    assert_eq!([distance(above), distance(below)], [steps + 1; 2], "{bits:04x}");
+                    assert_eq!([distance(before(above)), distance(after(below))], [steps; 2], "{bits:04x}");
+                }
+            }
+            for odd in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN] {
+                assert_eq!(rounding.edges_around(odd, 1), None);
+            }
+        }
     }
 }

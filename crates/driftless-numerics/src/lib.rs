@@ -25,6 +25,7 @@ mod audit;
 pub mod bf16;
 pub mod conformance;
 mod digest;
+mod family;
 mod gate;
 mod params;
 mod rule;
@@ -33,6 +34,11 @@ mod scalars;
 pub use audit::{MasterAudit, is_fit};
 pub use bf16::Cast;
 pub use digest::{DigestCursor, DigestKeys};
+pub use family::{
+    Agnostic, Apex, Bitsandbytes, DeepspeedCpu, Family, OptimizerFamily, Sgd, Slot, Subnormals, TeRemainder,
+    Torch, TorchFusedCuda, Undecayed,
+};
 pub use gate::{Gate, NotInvertible, StepChange, check_gates};
-pub use params::{Family, GroupStep, Hyperparameters, NumericsError, StepParams};
-pub use rule::Rule;
+pub use params::{GroupStep, Hyperparameters, Moments, NumericsError, Optimizer, StepParams};
+pub use rule::{FamilyRule, Rule, StepClass};
+pub use scalars::{DecayScalars, Scalars};

@@ -1,12 +1,12 @@
 //! What the training loop says of a step: its counter, its hyperparameters, the family of its optimizer.
 
-use crate::bf16::Cast;
+use crate::family::Family;
 use driftless_types::Fqn;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-/// The hyperparameters of one AdamW step, as the optimizer used them *in* that step.
+/// The hyperparameters of one step, as the optimizer used them *in* that step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hyperparameters {
     /// Learning rate, after any schedule.
@@ -21,81 +21,74 @@ pub struct Hyperparameters {
     pub weight_decay: f64,
 }
 
-/// How a trainer evaluates the step: which operations round, and in which order.
+/// Which optimizer made a step. `AMSGrad` and `maximize` need no word here: the one hands in the running maximum as
+/// second moment, the other has its sign in the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Family {
-    /// Any trainer of this shape, known or not; sends a little more than a known family.
+pub enum Optimizer {
+    /// Adam with decoupled weight decay.
     #[default]
-    Agnostic,
-    /// `torch.optim.AdamW` on the CPU: single tensor, foreach and fused.
-    Torch,
-    /// `torch.optim.AdamW(fused=True)` on CUDA: the decay is subtracted in double precision.
-    TorchFusedCuda,
-    /// Apex, `TransformerEngine` and `DeepSpeed` on GPU: decay inside the update, fast math.
-    Apex,
-    /// `TransformerEngine` with masters as BF16 plus remainder: as [`Self::Apex`], cast half away from zero.
-    TeRemainder,
-    /// `DeepSpeed` on the CPU: everything contracted to fused multiply-adds.
-    DeepspeedCpu,
-    /// bitsandbytes with 32-bit states: decay after the update.
-    Bitsandbytes,
+    AdamW,
+    /// Adam with L2: the weight decay is inside the moments, so that the step itself has none.
+    Adam,
+    /// SGD with momentum, without Nesterov: [`Hyperparameters::beta1`] is the momentum, the buffer after the step
+    /// is its first moment, and its weight decay is inside the buffer.
+    Sgd,
 }
 
-impl Family {
-    /// Every family, in the order of their declaration.
-    pub const ALL: [Self; 7] = [
-        Self::Agnostic,
-        Self::Torch,
-        Self::TorchFusedCuda,
-        Self::Apex,
-        Self::TeRemainder,
-        Self::DeepspeedCpu,
-        Self::Bitsandbytes,
-    ];
+impl Optimizer {
+    /// Every optimizer.
+    pub const ALL: [Self; 3] = [Self::AdamW, Self::Adam, Self::Sgd];
 
-    /// The name that configurations and handshakes use.
+    /// The name in metadata, which is that of its class in `torch.optim`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Agnostic => "agnostic",
-            Self::Torch => "torch",
-            Self::TorchFusedCuda => "torch-fused-cuda",
-            Self::Apex => "apex",
-            Self::TeRemainder => "te-remainder",
-            Self::DeepspeedCpu => "deepspeed-cpu",
-            Self::Bitsandbytes => "bitsandbytes",
-        }
-    }
-
-    /// The cast by which this trainer makes the bits that it serves.
-    #[must_use]
-    pub const fn cast(self) -> Cast {
-        match self {
-            Self::TeRemainder => Cast::HalfAway,
-            _ => Cast::NearestEven,
+            Self::AdamW => "AdamW",
+            Self::Adam => "Adam",
+            Self::Sgd => "SGD",
         }
     }
 }
 
-impl fmt::Display for Family {
+impl fmt::Display for Optimizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }
 }
 
-impl FromStr for Family {
+impl FromStr for Optimizer {
     type Err = NumericsError;
 
-    /// A family by its name; `auto` is [`Self::Agnostic`].
+    /// An optimizer by its name.
     ///
     /// # Errors
-    /// [`NumericsError::UnknownFamily`] for any other name.
+    /// [`NumericsError::UnknownOptimizer`] for any other name.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "auto" {
-            return Ok(Self::Agnostic);
+        let found = Self::ALL.into_iter().find(|optimizer| optimizer.name() == name);
+        found.ok_or_else(|| NumericsError::UnknownOptimizer { found: name.to_owned() })
+    }
+}
+
+/// How the moments are stored between steps, if the step itself computed them in FP32.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Moments {
+    /// As the step used them.
+    #[default]
+    Fp32,
+    /// Rounded to BF16, to nearest.
+    Bf16Nearest,
+    /// Rounded to BF16, to either neighbor.
+    Bf16Stochastic,
+}
+
+impl Moments {
+    /// What storing them adds to the relative error of an update: one rounding of m, half of one of v.
+    pub(crate) const fn error(self) -> f64 {
+        match self {
+            Self::Fp32 => 0.0,
+            Self::Bf16Nearest => 1.5 / 256.0 + 1.0 / 32_768.0,
+            Self::Bf16Stochastic => 1.5 / 128.0 + 1.0 / 16_384.0,
         }
-        let found = Self::ALL.into_iter().find(|family| family.name() == name);
-        found.ok_or_else(|| NumericsError::UnknownFamily { found: name.to_owned() })
     }
 }
 
@@ -106,6 +99,12 @@ pub enum NumericsError {
     /// A family name that no version of this crate knows.
     #[error("unknown optimizer family {found:?}, expected auto or one of {}", Family::ALL.map(Family::name).join(", "))]
     UnknownFamily {
+        /// The name as it was given.
+        found: String,
+    },
+    /// An optimizer that no version of this crate inverts.
+    #[error("unknown optimizer {found:?}, expected one of {}", Optimizer::ALL.map(Optimizer::name).join(", "))]
+    UnknownOptimizer {
         /// The name as it was given.
         found: String,
     },
@@ -120,13 +119,42 @@ pub struct GroupStep {
     pub hyper: Hyperparameters,
     /// Whether the optimizer skipped the step, as loss scaling does on infinite gradients.
     pub skipped: bool,
+    /// Which optimizer made it.
+    pub optimizer: Optimizer,
+    /// How it stores its moments.
+    pub moments: Moments,
+    /// The step in which [`Self::hyper`] was captured, if the caller kept count: a scheduler may have moved on since.
+    pub captured_at: Option<u64>,
+    /// The step that the moments in memory are of, if the caller kept count of them apart from the masters.
+    pub moments_at: Option<u64>,
 }
 
 impl GroupStep {
-    /// A step that was taken.
+    /// A step that `AdamW` took with moments in FP32; the caller vouches for the numbers and the memory.
     #[must_use]
     pub const fn new(step: u64, hyper: Hyperparameters) -> Self {
-        Self { step, hyper, skipped: false }
+        let (optimizer, moments) = (Optimizer::AdamW, Moments::Fp32);
+        Self { step, hyper, skipped: false, optimizer, moments, captured_at: None, moments_at: None }
+    }
+
+    /// The same step by another optimizer.
+    #[must_use]
+    pub fn with_optimizer(self, optimizer: Optimizer) -> Self {
+        Self { optimizer, ..self }
+    }
+
+    /// The same step with moments that are stored otherwise.
+    #[must_use]
+    pub fn with_moments(self, moments: Moments) -> Self {
+        Self { moments, ..self }
+    }
+
+    /// The hyperparameters as the rule sees them: a decay inside the moments is none.
+    pub(crate) fn decoupled(&self) -> Hyperparameters {
+        match self.optimizer {
+            Optimizer::AdamW => self.hyper.clone(),
+            Optimizer::Adam | Optimizer::Sgd => Hyperparameters { weight_decay: 0.0, ..self.hyper.clone() },
+        }
     }
 }
 
@@ -174,22 +202,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_family_is_found_by_its_name() {
-        for family in Family::ALL {
-            assert_eq!(family.to_string().parse(), Ok(family));
+    fn optimizers_are_found_by_the_name_of_their_class() {
+        for optimizer in Optimizer::ALL {
+            assert_eq!(optimizer.to_string().parse(), Ok(optimizer));
         }
-        assert_eq!("auto".parse(), Ok(Family::Agnostic));
+        let error = "Muon".parse::<Optimizer>().unwrap_err().to_string();
+        assert_eq!(error, "unknown optimizer \"Muon\", expected one of AdamW, Adam, SGD");
     }
 
     #[test]
-    fn an_unknown_family_is_refused_by_name() {
-        let error = "adafactor".parse::<Family>().unwrap_err().to_string();
-        assert!(
-            error.starts_with(
-                "unknown optimizer family \"adafactor\", expected auto or one of agnostic, torch"
-            )
-        );
-        assert!("Torch".parse::<Family>().is_err());
+    fn a_decay_inside_the_moments_is_none() {
+        let hyper = Hyperparameters { lr: 1e-6, beta1: 0.9, beta2: 0.95, eps: 1e-8, weight_decay: 0.1 };
+        let step = GroupStep::new(7, hyper.clone());
+        assert_eq!(step.decoupled(), hyper);
+        for optimizer in [Optimizer::Adam, Optimizer::Sgd] {
+            assert_eq!(step.clone().with_optimizer(optimizer).decoupled().weight_decay, 0.0);
+        }
     }
 
     #[test]

@@ -12,59 +12,22 @@
 //!   An update from `m = +0` is exactly zero in every order of evaluation. So a zero that had one was a zero of the
 //!   same sign if the decay keeps signs and flushes nothing, or if the masters before the step were
 //!   [audited](MasterAudit::Fit): +0.0 stays +0.0, and a weight of at least 2^-124 stays normal.
+//! - **NU-5 (step bound).** The same replay from the edges of the cells of all BF16 values within j steps of x proves
+//!   that the old bits were among them.
 //!
 //! Every operation is FP32, to nearest, rounds once, in the order written; nothing is contracted. The error
 //! bound of the update is relative (`rho`) and absolute (`eta`), and both are computed with the scalars.
 
-#[cfg(doc)]
 use crate::audit::MasterAudit;
-use crate::bf16::{Cast, INFINITY_CELL};
-use crate::gate::{Gate, NotInvertible, check_hyperparameters};
-use crate::params::{Family, GroupStep};
-use crate::scalars::{StepScalars, single};
+use crate::bf16::{Cast, key};
+use crate::family::{
+    Agnostic, Apex, Bitsandbytes, DeepspeedCpu, Family, OptimizerFamily, Sgd, TeRemainder, Torch,
+    TorchFusedCuda, Undecayed,
+};
+use crate::gate::{Gate, NotInvertible};
+use crate::params::{GroupStep, Optimizer};
+use crate::scalars::Scalars;
 use driftless_types::Fqn;
-
-/// The relative error of an update in any order of evaluation, apart from the scalars.
-const BASE_RHO: f64 = 1.0 / 32_768.0;
-/// Scalars that trainers compute with a larger relative spread than this are refused.
-const MAX_SPREAD: f64 = 1.0 / 256.0;
-/// How far contraction may move a double-precision decay, relative to the weight; four times what it can.
-const DOUBLE_SLACK: f64 = 4.0 * f64::EPSILON;
-
-/// Where and how a trainer applies weight decay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Decay {
-    /// There is none.
-    Absent,
-    /// `y*c - q`.
-    Multiplied,
-    /// Any of the others.
-    Unknown,
-    /// `y - w*y - q`, the decay in double precision.
-    Double,
-    /// `y - (q + w*y)`.
-    Inside,
-    /// `fma(y, -w, y) - q`.
-    Fused,
-    /// `(y - q)*c`.
-    After,
-}
-
-impl Decay {
-    const fn new(family: Family, weight_decay: f64) -> Self {
-        if weight_decay == 0.0 {
-            return Self::Absent;
-        }
-        match family {
-            Family::Agnostic => Self::Unknown,
-            Family::Torch => Self::Multiplied,
-            Family::TorchFusedCuda => Self::Double,
-            Family::Apex | Family::TeRemainder => Self::Inside,
-            Family::DeepspeedCpu => Self::Fused,
-            Family::Bitsandbytes => Self::After,
-        }
-    }
-}
 
 /// The certified rule for the step of one parameter.
 ///
@@ -72,30 +35,67 @@ impl Decay {
 #[derive(Clone, Debug)]
 pub struct Rule {
     family: Family,
-    decay: Decay,
-    /// `lr / bc1`.
-    step_size: f32,
-    /// `1 / sqrt(bc2)`.
-    inverse_root: f32,
-    eps: f32,
-    rho: f32,
-    eta: f32,
-    /// `1 - lr*wd`, in the smallest and largest way a trainer of the family may round it.
-    keep: [f32; 2],
-    /// `lr*wd`.
-    loss: f32,
-    /// `lr*wd` before rounding.
-    loss_double: f64,
-    /// `rho + lr*wd`.
-    unknown_update: f32,
-    /// `rho * lr*wd`.
-    unknown_weight: f32,
-    /// Second moments above this overflow in some order of evaluation.
-    largest_second_moment: f32,
-    /// The largest update that Adam's moments allow.
-    largest_update: f32,
-    /// Whether a zero with `m = +0` stays the zero it was.
-    certifies_idle_zeros: bool,
+    form: Form,
+    scalars: Scalars,
+}
+
+/// The arithmetic of a step: that of its family, or a simpler one in which families agree.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Agnostic,
+    Torch,
+    TorchFusedCuda,
+    Apex,
+    TeRemainder,
+    DeepspeedCpu,
+    Bitsandbytes,
+    Undecayed,
+    UndecayedHalfAway,
+    Sgd,
+    SgdHalfAway,
+}
+
+const UNDECAYED: Undecayed = Undecayed { cast: Cast::NearestEven };
+const UNDECAYED_HALF_AWAY: Undecayed = Undecayed { cast: Cast::HalfAway };
+const SGD: Sgd = Sgd { cast: Cast::NearestEven };
+const SGD_HALF_AWAY: Sgd = Sgd { cast: Cast::HalfAway };
+
+impl Form {
+    fn new(family: Family, step: &GroupStep) -> Self {
+        match (step.optimizer, family.cast()) {
+            (Optimizer::Sgd, Cast::NearestEven) => return Self::Sgd,
+            (Optimizer::Sgd, Cast::HalfAway) => return Self::SgdHalfAway,
+            (Optimizer::AdamW | Optimizer::Adam, cast) if step.decoupled().weight_decay == 0.0 => {
+                return if cast == Cast::NearestEven { Self::Undecayed } else { Self::UndecayedHalfAway };
+            }
+            _ => {}
+        }
+        match family {
+            Family::Agnostic => Self::Agnostic,
+            Family::Torch => Self::Torch,
+            Family::TorchFusedCuda => Self::TorchFusedCuda,
+            Family::Apex => Self::Apex,
+            Family::TeRemainder => Self::TeRemainder,
+            Family::DeepspeedCpu => Self::DeepspeedCpu,
+            Family::Bitsandbytes => Self::Bitsandbytes,
+        }
+    }
+
+    fn arithmetic(self) -> &'static dyn OptimizerFamily {
+        match self {
+            Self::Agnostic => &Agnostic,
+            Self::Torch => &Torch,
+            Self::TorchFusedCuda => &TorchFusedCuda,
+            Self::Apex => &Apex,
+            Self::TeRemainder => &TeRemainder,
+            Self::DeepspeedCpu => &DeepspeedCpu,
+            Self::Bitsandbytes => &Bitsandbytes,
+            Self::Undecayed => &UNDECAYED,
+            Self::UndecayedHalfAway => &UNDECAYED_HALF_AWAY,
+            Self::Sgd => &SGD,
+            Self::SgdHalfAway => &SGD_HALF_AWAY,
+        }
+    }
 }
 
 impl Rule {
@@ -105,39 +105,9 @@ impl Rule {
     /// [`NotInvertible`] if a hyperparameter fails its gate, or if trainers disagree too much on the scalars of
     /// this step.
     pub fn new(group: &Fqn, family: Family, step: &GroupStep) -> Result<Self, NotInvertible> {
-        check_hyperparameters(group, step)?;
-        let hyper = &step.hyper;
-        let scalars = StepScalars::new(step);
-        let inverse_root = 1.0 / scalars.second_correction.sqrt();
-        let flushed = if may_flush(family) { 2f64.powi(-62) / hyper.eps * inverse_root } else { 0.0 };
-        let spread = scalars.spread + flushed;
-        if spread.is_nan() || spread > MAX_SPREAD {
-            let expected = format_args!("a relative spread of at most {MAX_SPREAD}").to_string();
-            return Err(NotInvertible::new(group, Gate::ScalarSpread, format_args!("{spread:e}"), expected));
-        }
-        let rho = single(BASE_RHO + 2.0 * spread);
-        // Flushed moments are scaled by the step size, which exceeds one only outside of practice.
-        let eta = single(2f64.powi(-123) * (1.0 + 1.0 / hyper.eps) * scalars.step_size.max(1.0));
-        let loss_double = hyper.lr * hyper.weight_decay;
-        let loss = loss_of(family, hyper.lr, hyper.weight_decay);
-        let bound = hyper.lr * scalars.moment_ratio * (1.0 + 2.0 * f64::from(rho)) + f64::from(eta);
-        Ok(Self {
-            family,
-            decay: Decay::new(family, hyper.weight_decay),
-            step_size: single(scalars.step_size),
-            inverse_root: single(inverse_root),
-            eps: single(hyper.eps),
-            rho,
-            eta,
-            keep: keep_of(family, hyper.lr, hyper.weight_decay),
-            loss,
-            loss_double,
-            unknown_update: rho + loss,
-            unknown_weight: rho * loss,
-            largest_second_moment: single(0.5 * f64::from(f32::MAX) * scalars.second_correction),
-            largest_update: single(bound),
-            certifies_idle_zeros: keeps_every_zero(family, hyper.weight_decay),
-        })
+        let form = Form::new(family, step);
+        form.arithmetic().gates(group, step)?;
+        Ok(Self { family, form, scalars: Scalars::new(family.arithmetic(), group, step)? })
     }
 
     /// The same rule, where the caller knows that all masters were [fit](MasterAudit::Fit) *before* this step.
@@ -145,8 +115,28 @@ impl Rule {
     /// This certifies idle zeros of every family (NU-4): without it trainers that are unknown or flush to zero have
     /// theirs sent at every step, since a tiny weight may just have been flushed.
     #[must_use]
-    pub const fn with_audited_masters(self) -> Self {
-        Self { certifies_idle_zeros: true, ..self }
+    pub fn with_audited_masters(mut self) -> Self {
+        self.scalars = self.scalars.with_audited_masters();
+        self
+    }
+
+    /// The same rule, with what `audit` of the masters before the step allows.
+    ///
+    /// # Errors
+    /// [`NotInvertible`] if this rule needs them [fit](MasterAudit::Fit) to certify idle zeros, and they are not known
+    /// to be. The rule as it was misses nothing then: it sends these zeros.
+    pub fn audited(self, group: &Fqn, audit: MasterAudit) -> Result<Self, NotInvertible> {
+        if audit == MasterAudit::Fit {
+            return Ok(self.with_audited_masters());
+        }
+        if self.scalars.certifies_idle_zeros {
+            return Ok(self);
+        }
+        let found = match audit {
+            MasterAudit::Unfit => "a master of -0.0, or below 2^-124",
+            _ => "masters that nobody audited",
+        };
+        Err(NotInvertible::new(group, Gate::AuditedMasters, found, "masters of +0.0, or of 2^-124 and above"))
     }
 
     /// The family whose steps this rule inverts.
@@ -155,34 +145,57 @@ impl Rule {
         self.family
     }
 
+    /// What it multiplies and adds with.
+    #[must_use]
+    pub const fn scalars(&self) -> &Scalars {
+        &self.scalars
+    }
+
+    /// Whether it reads second moments: SGD has none.
+    #[must_use]
+    pub const fn reads_second_moments(&self) -> bool {
+        !matches!(self.form, Form::Sgd | Form::SgdHalfAway)
+    }
+
     /// Whether the step provably left the served bits of an element as they were: `x` is its master after the
-    /// step, `m` and `v` are its moments after it (`v` the running maximum under `AMSGrad`).
-    #[inline]
+    /// step, `m` and `v` are its moments after it (`v` the running maximum under `AMSGrad`, anything under SGD).
     #[must_use]
     pub fn is_certified_unchanged(&self, x: f32, m: f32, v: f32) -> bool {
-        self.certifies(self.family.cast(), self.decay, x, m, v)
+        judge::certifies(self.form.arithmetic(), &self.scalars, x, m, v)
     }
 
-    /// The update of an element before any decay: `lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps)`.
-    #[inline(always)]
+    /// How far the step provably moved the served bits of an element at most, on the line of BF16 patterns.
+    #[must_use]
+    pub fn step_class(&self, x: f32, m: f32, v: f32) -> StepClass {
+        let arithmetic = self.form.arithmetic();
+        let is_within = |steps: u16| {
+            let edges = arithmetic.cast().edges_around(x, steps);
+            edges.is_some_and(|edges| judge::stays_between(arithmetic, &self.scalars, edges, x, m, v))
+        };
+        [StepClass::Unit, StepClass::Near]
+            .into_iter()
+            .find(|class| is_within(class.steps()))
+            .unwrap_or_default()
+    }
+
+    /// The update of an element before any decay: `lr/bc1 * m / (sqrt(v)/sqrt(bc2) + eps)`; `lr * m` of SGD.
     #[must_use]
     pub fn update(&self, m: f32, v: f32) -> f32 {
-        self.step_size * (m / (v.sqrt() * self.inverse_root + self.eps))
+        self.form.arithmetic().update(&self.scalars, m, v)
     }
 
-    /// Whether the update is one that Adam's moments can make. Moments that are not numbers pass: their elements
-    /// are never certified, so they need no gate.
-    #[inline(always)]
+    /// Whether the update is one that the optimizer's moments can make. Moments that are not numbers pass: their
+    /// elements are never certified, so they need no gate.
     #[must_use]
     pub fn update_within_bound(&self, m: f32, v: f32) -> bool {
-        let numbers = (m.abs() <= f32::MAX) & (v.abs() <= f32::MAX);
-        !numbers | (self.update(m, v).abs() <= self.largest_update)
+        judge::is_within_bound(self.form.arithmetic(), &self.scalars, m, v)
     }
 
     /// The failed gate for a parameter whose largest update, `worst_u`, is out of bounds.
     #[must_use]
     pub fn gate_bound(&self, group: &Fqn, worst_u: f32) -> NotInvertible {
-        let expected = format_args!("at most {:e}, from its moments", self.largest_update).to_string();
+        let expected =
+            format_args!("at most {:e}, from its moments", self.scalars.largest_update).to_string();
         NotInvertible::new(group, Gate::UpdateBound, format_args!("an update of {worst_u:e}"), expected)
     }
 
@@ -206,138 +219,107 @@ impl Rule {
     #[inline(always)]
     #[must_use]
     pub fn send_mask_and_bound(&self, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool) {
-        assert!(
-            x.len() == m.len() && x.len() == v.len() && x.len() <= 64,
-            "three slices of one length, at most 64"
-        );
-        // Each form as a literal, so that the inlined loop has no branch left in it and is vectorized.
-        match (self.family.cast(), self.decay) {
-            (Cast::NearestEven, Decay::Absent) => self.mask(Cast::NearestEven, Decay::Absent, x, m, v),
-            (Cast::NearestEven, Decay::Multiplied) => {
-                self.mask(Cast::NearestEven, Decay::Multiplied, x, m, v)
-            }
-            (Cast::NearestEven, Decay::Unknown) => self.mask(Cast::NearestEven, Decay::Unknown, x, m, v),
-            (Cast::NearestEven, Decay::Double) => self.mask(Cast::NearestEven, Decay::Double, x, m, v),
-            (Cast::NearestEven, Decay::Inside) => self.mask(Cast::NearestEven, Decay::Inside, x, m, v),
-            (Cast::NearestEven, Decay::Fused) => self.mask(Cast::NearestEven, Decay::Fused, x, m, v),
-            (Cast::NearestEven, Decay::After) => self.mask(Cast::NearestEven, Decay::After, x, m, v),
-            (Cast::HalfAway, Decay::Absent) => self.mask(Cast::HalfAway, Decay::Absent, x, m, v),
-            (Cast::HalfAway, Decay::Inside) => self.mask(Cast::HalfAway, Decay::Inside, x, m, v),
-            (cast, decay) => self.mask(cast, decay, x, m, v),
+        // Each form as a type, so that the inlined loop has no branch left in it and is vectorized.
+        match self.form {
+            Form::Agnostic => judge::mask(&Agnostic, &self.scalars, x, m, v),
+            Form::Torch => judge::mask(&Torch, &self.scalars, x, m, v),
+            Form::TorchFusedCuda => judge::mask(&TorchFusedCuda, &self.scalars, x, m, v),
+            Form::Apex => judge::mask(&Apex, &self.scalars, x, m, v),
+            Form::TeRemainder => judge::mask(&TeRemainder, &self.scalars, x, m, v),
+            Form::DeepspeedCpu => judge::mask(&DeepspeedCpu, &self.scalars, x, m, v),
+            Form::Bitsandbytes => judge::mask(&Bitsandbytes, &self.scalars, x, m, v),
+            Form::Undecayed => judge::mask(&UNDECAYED, &self.scalars, x, m, v),
+            Form::UndecayedHalfAway => judge::mask(&UNDECAYED_HALF_AWAY, &self.scalars, x, m, v),
+            Form::Sgd => judge::mask(&SGD, &self.scalars, x, m, v),
+            Form::SgdHalfAway => judge::mask(&SGD_HALF_AWAY, &self.scalars, x, m, v),
+        }
+    }
+}
+
+/// The certified rule for a family that this crate does not know.
+///
+/// It judges as [`Rule`] does; [`crate::conformance::check`] tries to break it.
+#[derive(Clone, Debug)]
+pub struct FamilyRule<F> {
+    family: F,
+    scalars: Scalars,
+}
+
+impl<F: OptimizerFamily> FamilyRule<F> {
+    /// The rule for one parameter in one step of a trainer of `family`.
+    ///
+    /// # Errors
+    /// [`NotInvertible`] if a gate of the family fails, or if trainers disagree too much on the scalars of this step.
+    pub fn new(family: F, group: &Fqn, step: &GroupStep) -> Result<Self, NotInvertible> {
+        family.gates(group, step)?;
+        let scalars = Scalars::new(&family, group, step)?;
+        Ok(Self { family, scalars })
+    }
+
+    /// See [`Rule::with_audited_masters`].
+    #[must_use]
+    pub fn with_audited_masters(self) -> Self {
+        Self { scalars: self.scalars.with_audited_masters(), ..self }
+    }
+
+    /// The family whose steps this rule inverts.
+    #[must_use]
+    pub const fn family(&self) -> &F {
+        &self.family
+    }
+
+    /// See [`Rule::is_certified_unchanged`].
+    #[inline]
+    #[must_use]
+    pub fn is_certified_unchanged(&self, x: f32, m: f32, v: f32) -> bool {
+        judge::certifies(&self.family, &self.scalars, x, m, v)
+    }
+
+    /// See [`Rule::send_mask_and_bound`].
+    ///
+    /// # Panics
+    /// If the three slices differ in length or are longer than 64.
+    #[inline(always)]
+    #[must_use]
+    pub fn send_mask_and_bound(&self, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool) {
+        judge::mask(&self.family, &self.scalars, x, m, v)
+    }
+}
+
+/// How far an element provably moved at most, in steps on the line of BF16 patterns ([`crate::bf16::key`]).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum StepClass {
+    /// By one step, up or down.
+    Unit,
+    /// By at most 31 steps.
+    Near,
+    /// Nothing is known.
+    #[default]
+    Far,
+}
+
+impl StepClass {
+    /// The bound in steps; the length of the line where nothing is known.
+    #[must_use]
+    pub const fn steps(self) -> u16 {
+        match self {
+            Self::Unit => 1,
+            Self::Near => 31,
+            Self::Far => u16::MAX,
         }
     }
 
-    #[inline(always)]
-    fn mask(&self, cast: Cast, decay: Decay, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool) {
-        let mut send = [0u8; 64];
-        let mut all_within = true;
-        for (((flag, &x), &m), &v) in send.iter_mut().zip(x).zip(m).zip(v) {
-            *flag = u8::from(!self.certifies(cast, decay, x, m, v));
-            all_within &= self.update_within_bound(m, v);
-        }
-        // Eight flags to eight bits: the multiplication moves flag i to bit 56 + i, where nothing else lands.
-        let eights = send.as_chunks::<8>().0.iter().map(|eight| u64::from_le_bytes(*eight));
-        let bits = eights.map(|flags| flags.wrapping_mul(0x0102_0408_1020_4080) >> 56);
-        (bits.enumerate().fold(0, |mask, (index, byte)| mask | (byte << (8 * index))), all_within)
-    }
-
-    #[inline(always)]
-    fn certifies(&self, cast: Cast, decay: Decay, x: f32, m: f32, v: f32) -> bool {
-        let u = self.update(m, v);
-        let e = self.update_error(decay, x, u);
-        let edges = cast.edges(x);
-        // NU-2: the second test is the mirror image of the first, bit for bit.
-        let stays = (self.replayed(decay, edges.above, u + e) > x)
-            & (self.replayed(decay, -edges.below, -(u - e)) > -x);
-        // NU-3: comparisons with NaN are false.
-        let numbers = (x.abs() < INFINITY_CELL)
-            & (m.abs() <= f32::MAX)
-            & (v >= 0.0)
-            & (v <= self.largest_second_moment);
-        numbers & (stays | self.is_idle(decay, x, m))
-    }
-
-    /// How far the trainer's update may be from `u`.
-    #[inline(always)]
-    fn update_error(&self, decay: Decay, x: f32, u: f32) -> f32 {
-        match decay {
-            Decay::Unknown => self.unknown_update * u.abs() + self.unknown_weight * x.abs() + self.eta,
-            _ => self.rho * u.abs() + self.eta,
+    /// The class of an element whose old and new bits are known.
+    #[must_use]
+    pub const fn between(old: u16, new: u16) -> Self {
+        match key(old).abs_diff(key(new)) {
+            0..=1 => Self::Unit,
+            2..=31 => Self::Near,
+            _ => Self::Far,
         }
     }
-
-    /// NU-2: the least that a step can make of `y` if its update is at most `q`.
-    #[inline(always)]
-    fn replayed(&self, decay: Decay, y: f32, q: f32) -> f32 {
-        match decay {
-            Decay::Absent => y - q,
-            Decay::Multiplied => self.keep[0] * y - q,
-            Decay::Unknown => step_down(step_down(self.keep[0] * y) - q),
-            Decay::Double => {
-                let wide = f64::from(y);
-                single(wide - self.loss_double * wide - DOUBLE_SLACK * wide.abs()) - q
-            }
-            Decay::Inside => y - (q + self.loss * y + self.rho * (self.loss * y.abs())),
-            Decay::Fused => y.mul_add(-self.loss, y) - q,
-            Decay::After => {
-                let moved = y - q;
-                (self.keep[0] * moved).min(self.keep[1] * moved)
-            }
-        }
-    }
-
-    /// NU-4: an update that is exactly zero and, at a zero weight, of the sign that changes nothing.
-    #[inline(always)]
-    fn is_idle(&self, decay: Decay, x: f32, m: f32) -> bool {
-        let no_decay = matches!(decay, Decay::Absent);
-        let at_zero = (x == 0.0) & (m.to_bits() == 0) & self.certifies_idle_zeros;
-        at_zero | (no_decay & (m == 0.0) & (x != 0.0))
-    }
 }
 
-/// Trainers that may flush subnormals to zero: those built with fast math, and the unknown.
-const fn may_flush(family: Family) -> bool {
-    match family {
-        Family::Agnostic | Family::Apex | Family::TeRemainder | Family::Bitsandbytes => true,
-        Family::Torch | Family::TorchFusedCuda | Family::DeepspeedCpu => false,
-    }
-}
-
-/// NU-4: whether a zero weight that got `m = +0` was the same zero before, whatever the masters held.
-const fn keeps_every_zero(family: Family, weight_decay: f64) -> bool {
-    match family {
-        Family::Torch => true,
-        // Decay by subtraction turns -0.0 into +0.0.
-        Family::TorchFusedCuda | Family::DeepspeedCpu => weight_decay == 0.0,
-        // A subnormal weight may have been flushed.
-        Family::Agnostic | Family::Apex | Family::TeRemainder | Family::Bitsandbytes => false,
-    }
-}
-
-/// `lr*wd` as the trainer's kernel holds it.
-fn loss_of(family: Family, lr: f64, weight_decay: f64) -> f32 {
-    match family {
-        Family::DeepspeedCpu => single(lr) * single(weight_decay),
-        _ => single(lr * weight_decay),
-    }
-}
-
-/// `1 - lr*wd`, rounded; two values where a kernel may or may not contract it.
-fn keep_of(family: Family, lr: f64, weight_decay: f64) -> [f32; 2] {
-    if family != Family::Bitsandbytes {
-        return [single(1.0 - lr * weight_decay); 2];
-    }
-    let contracted = (-single(lr)).mul_add(single(weight_decay), 1.0);
-    [contracted, 1.0 - single(lr) * single(weight_decay)]
-}
-
-/// The next float toward negative infinity, where -0.0 comes next after +0.0.
-#[inline(always)]
-const fn step_down(x: f32) -> f32 {
-    let bits = x.to_bits().cast_signed();
-    let place = (bits ^ ((bits >> 31) & i32::MAX)).wrapping_sub(1);
-    f32::from_bits((place ^ ((place >> 31) & i32::MAX)).cast_unsigned())
-}
-
+mod judge;
 #[cfg(test)]
 mod tests;

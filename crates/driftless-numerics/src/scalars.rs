@@ -1,29 +1,161 @@
-//! The scalars of a step in double precision, and how far trainers disagree on them.
+//! The scalars of a step: computed once in double precision, with how far trainers disagree on them, and rounded
+//! once to what the rule evaluates with.
 
-use crate::params::GroupStep;
+use crate::family::{OptimizerFamily, Subnormals};
+use crate::gate::{Gate, NotInvertible};
+use crate::params::{GroupStep, Moments, Optimizer};
+use driftless_types::Fqn;
+
+/// The relative error of an update in any order of evaluation, apart from the scalars.
+const BASE_RHO: f64 = 1.0 / 32_768.0;
+/// Scalars that trainers compute with a larger relative spread than this are refused.
+const MAX_SPREAD: f64 = 1.0 / 256.0;
 
 /// Steps after which the running product of an FP32 beta is given up; reached only by betas within 2^-18 of 1.
 const RUNNING_PRODUCT_STEPS: u64 = 1 << 22;
 /// A power of beta below this no longer shows in an FP32 bias correction.
 const NEGLIGIBLE_POWER: f32 = 1e-12;
 
+/// What one step multiplies and adds with, as the rule evaluates it: FP32, each rounded once.
+#[derive(Clone, Debug)]
+pub struct Scalars {
+    /// `lr / bc1`; the learning rate of SGD.
+    pub step_size: f32,
+    /// `1 / sqrt(bc2)`.
+    pub inverse_root: f32,
+    /// What is added to the root of the second moment.
+    pub eps: f32,
+    /// The relative error of an update.
+    pub rho: f32,
+    /// The absolute error of an update.
+    pub eta: f32,
+    /// `1 - lr*wd`, in the smallest and largest way a trainer of the family may round it.
+    pub keep: [f32; 2],
+    /// `lr*wd`.
+    pub loss: f32,
+    /// `lr*wd` before rounding.
+    pub loss_double: f64,
+    /// `rho + lr*wd`.
+    pub unknown_update: f32,
+    /// `rho * lr*wd`.
+    pub unknown_weight: f32,
+    /// Second moments above this overflow in some order of evaluation.
+    pub largest_second_moment: f32,
+    /// The largest update that the optimizer's moments allow; infinite where nothing bounds it.
+    pub largest_update: f32,
+    /// Whether the moments are those that the step used, to the last bit.
+    pub(crate) are_moments_exact: bool,
+    /// Whether a zero with `m = +0` stays the zero it was.
+    pub(crate) certifies_idle_zeros: bool,
+    /// Whether a weight other than zero with `m = 0` stays what it was.
+    pub(crate) certifies_idle_weights: bool,
+}
+
+/// `lr*wd` as one family's kernel holds it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecayScalars {
+    /// `lr*wd`.
+    pub loss: f32,
+    /// `1 - lr*wd`, in the smallest and largest way a trainer of the family may round it.
+    pub keep: [f32; 2],
+}
+
+impl Scalars {
+    /// The scalars of a step that has passed the gates of `trainer`, the family of which the trainer is.
+    ///
+    /// # Errors
+    /// [`NotInvertible`] if trainers disagree too much on them, or if they overflow.
+    pub(crate) fn new(
+        trainer: &dyn OptimizerFamily,
+        group: &Fqn,
+        step: &GroupStep,
+    ) -> Result<Self, NotInvertible> {
+        let hyper = step.decoupled();
+        let scalars = StepScalars::new(step);
+        let rho =
+            single(BASE_RHO + 2.0 * checked_spread(trainer, group, step, &scalars)? + step.moments.error());
+        // Flushed moments are scaled by the step size, which exceeds one only outside of practice.
+        let eta = single(2f64.powi(-123) * (1.0 + 1.0 / scalars.eps) * scalars.step_size.max(1.0));
+        let step_size = single(scalars.step_size);
+        if !step_size.is_finite() || !eta.is_finite() {
+            let found =
+                format_args!("lr / bc1 = {:e}, eps = {:e}", scalars.step_size, scalars.eps).to_string();
+            return Err(NotInvertible::new(group, Gate::FiniteValues, found, "numbers that FP32 can hold"));
+        }
+        let bound = hyper.lr * scalars.moment_ratio * (1.0 + 2.0 * f64::from(rho)) + f64::from(eta);
+        let DecayScalars { loss, keep } = trainer.decay_scalars(&hyper);
+        // NU-4: a moment that was rounded to zero may not have been zero in the step.
+        let is_exact = step.moments == Moments::Fp32;
+        Ok(Self {
+            step_size,
+            inverse_root: single(1.0 / scalars.second_correction.sqrt()),
+            eps: single(scalars.eps),
+            rho,
+            eta,
+            keep,
+            loss,
+            loss_double: hyper.lr * hyper.weight_decay,
+            unknown_update: rho + loss,
+            unknown_weight: rho * loss,
+            largest_second_moment: single(0.5 * f64::from(f32::MAX) * scalars.second_correction),
+            largest_update: single(bound),
+            are_moments_exact: is_exact,
+            certifies_idle_zeros: is_exact && trainer.keeps_every_zero(&hyper),
+            certifies_idle_weights: is_exact && hyper.weight_decay == 0.0,
+        })
+    }
+}
+
+/// The relative spread of the scalars over all trainers of a family, and what flushing or storing moments adds.
+fn checked_spread(
+    trainer: &dyn OptimizerFamily,
+    group: &Fqn,
+    step: &GroupStep,
+    scalars: &StepScalars,
+) -> Result<f64, NotInvertible> {
+    // Below 2^-124 a second moment may be lost: to fast math, or in BF16.
+    let may_lose = trainer.subnormals() == Subnormals::MayFlush || step.moments != Moments::Fp32;
+    let lost = if may_lose { 2f64.powi(-62) / (scalars.eps * scalars.second_correction.sqrt()) } else { 0.0 };
+    let spread = scalars.spread + lost;
+    if spread.is_nan() || spread > MAX_SPREAD {
+        let expected = format_args!("a relative spread of at most {MAX_SPREAD}").to_string();
+        return Err(NotInvertible::new(group, Gate::ScalarSpread, format_args!("{spread:e}"), expected));
+    }
+    Ok(spread)
+}
+
 /// The bias corrections of one step and what follows from them.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct StepScalars {
+struct StepScalars {
     /// `lr / bc1`.
-    pub(crate) step_size: f64,
+    step_size: f64,
     /// `1 - beta2^t`.
-    pub(crate) second_correction: f64,
+    second_correction: f64,
+    eps: f64,
     /// The largest relative difference between the ways in which trainers compute `lr/bc1` and `1/sqrt(bc2)`;
     /// infinite if one of them cannot be computed at all.
-    pub(crate) spread: f64,
+    spread: f64,
     /// The largest `|m_hat| / sqrt(v_hat)` that any sequence of gradients can reach, by Cauchy and Schwarz.
-    pub(crate) moment_ratio: f64,
+    moment_ratio: f64,
 }
 
 impl StepScalars {
     /// Scalars of a step whose hyperparameters have passed their gates.
-    pub(crate) fn new(now: &GroupStep) -> Self {
+    fn new(now: &GroupStep) -> Self {
+        match now.optimizer {
+            Optimizer::AdamW | Optimizer::Adam => Self::of_adam(now),
+            // There is no second moment, no correction to disagree on, and no bound.
+            Optimizer::Sgd => Self {
+                step_size: now.hyper.lr,
+                second_correction: 1.0,
+                eps: 1.0,
+                spread: 0.0,
+                moment_ratio: f64::INFINITY,
+            },
+        }
+    }
+
+    fn of_adam(now: &GroupStep) -> Self {
         let first = Correction::new(now.hyper.beta1, now.step);
         let second = Correction::new(now.hyper.beta2, now.step);
         let spread = first.deviations().map(|ratio| (ratio - 1.0).abs()).into_iter();
@@ -33,6 +165,7 @@ impl StepScalars {
         Self {
             step_size: now.hyper.lr / first.exact,
             second_correction: second.exact,
+            eps: now.hyper.eps,
             spread: worst,
             moment_ratio: moment_ratio(now, first.exact, second.exact),
         }

@@ -1,7 +1,8 @@
 //! One AdamW step in the orders of operations that trainers use.
 
 use super::Element;
-use crate::params::{Family, GroupStep};
+use crate::family::Family;
+use crate::params::GroupStep;
 use crate::scalars::single;
 
 /// An order of operations, with the roundings it implies.

@@ -1,7 +1,9 @@
 use super::*;
-use crate::bf16::cell_edges;
+use crate::bf16::{INFINITY_CELL, cell_edges};
 use crate::conformance::{Forward, Generator, Order, Seeded, settings, special_elements};
-use crate::params::Hyperparameters;
+use crate::family::agnostic::step_down;
+use crate::params::{Hyperparameters, Moments};
+use crate::scalars::single;
 use proptest::prelude::*;
 
 fn usual() -> Hyperparameters {
@@ -20,7 +22,7 @@ fn refusal(family: Family, step: u64, hyper: Hyperparameters) -> NotInvertible {
 fn nu1_the_rule_checks_the_hyperparameters_itself() {
     for family in Family::ALL {
         assert_eq!(refusal(family, 7, Hyperparameters { eps: 0.0, ..usual() }).gate, Gate::Epsilon);
-        assert_eq!(refusal(family, 7, Hyperparameters { lr: f64::NAN, ..usual() }).gate, Gate::LearningRate);
+        assert_eq!(refusal(family, 7, Hyperparameters { lr: -1.0, ..usual() }).gate, Gate::LearningRate);
         assert_eq!(refusal(family, 0, usual()).gate, Gate::StepCounter);
     }
 }
@@ -130,26 +132,26 @@ fn nu4_zeros_are_certified_where_arithmetic_keeps_them() {
 fn by_the_book(rule: &Rule, hyper: &Hyperparameters, x: f32, m: f32, v: f32) -> bool {
     let edges = cell_edges(x);
     let (a, l) = (edges.above, edges.below);
-    let (rho, eta) = (rule.rho, rule.eta);
+    let (rho, eta) = (rule.scalars.rho, rule.scalars.eta);
     let c = single(1.0 - hyper.lr * hyper.weight_decay);
     let w = single(hyper.lr * hyper.weight_decay);
-    let d = v.sqrt() * rule.inverse_root + rule.eps;
-    let u = rule.step_size * (m / d);
-    let e = match rule.decay {
-        Decay::Unknown => (rho + w) * u.abs() + rho * w * x.abs() + eta,
+    let d = v.sqrt() * rule.scalars.inverse_root + rule.scalars.eps;
+    let u = rule.scalars.step_size * (m / d);
+    let e = match rule.form {
+        Form::Agnostic => (rho + w) * u.abs() + rho * w * x.abs() + eta,
         _ => rho * u.abs() + eta,
     };
     let (high, low) = (u + e, u - e);
     let step_up = |x: f32| -step_down(-x);
-    match rule.decay {
-        Decay::Absent => (a - high) > x && (l - low) < x,
-        Decay::Multiplied => (c * a - high) > x && (c * l - low) < x,
-        Decay::Unknown => step_down(step_down(c * a) - high) > x && step_up(step_up(c * l) - low) < x,
-        Decay::Inside => {
+    match rule.form {
+        Form::Undecayed => (a - high) > x && (l - low) < x,
+        Form::Torch => (c * a - high) > x && (c * l - low) < x,
+        Form::Agnostic => step_down(step_down(c * a) - high) > x && step_up(step_up(c * l) - low) < x,
+        Form::Apex => {
             a - (high + w * a + rho * (w * a.abs())) > x && l - (low + w * l - rho * (w * l.abs())) < x
         }
-        Decay::Fused => (a.mul_add(-w, a) - high) > x && (l.mul_add(-w, l) - low) < x,
-        Decay::Double | Decay::After => unreachable!("not compared here"),
+        Form::DeepspeedCpu => (a.mul_add(-w, a) - high) > x && (l.mul_add(-w, l) - low) < x,
+        _ => unreachable!("not compared here"),
     }
 }
 
@@ -162,7 +164,7 @@ fn nu2_evaluates_the_rule_word_for_word() {
                 continue;
             };
             // DeepSpeed multiplies in FP32: give the book the same product.
-            rule.loss = single(step.hyper.lr * step.hyper.weight_decay);
+            rule.scalars.loss = single(step.hyper.lr * step.hyper.weight_decay);
             let forward = Forward::new(Order::Torch, &step);
             let mut generator = Generator::new(&step, seed);
             for _ in 0..2000 {
@@ -216,6 +218,107 @@ fn masks_agree_with_the_scalar_rule() {
             }
         }
     }
+}
+
+#[test]
+fn nu4_rounded_moments_certify_nothing_idle() {
+    for moments in [Moments::Bf16Nearest, Moments::Bf16Stochastic] {
+        for (family, weight_decay) in
+            [(Family::Torch, 0.1), (Family::Torch, 0.0), (Family::DeepspeedCpu, 0.0)]
+        {
+            let step = GroupStep::new(7, Hyperparameters { weight_decay, ..usual() });
+            let exact = Rule::new(&Fqn::from("w"), family, &step).unwrap();
+            assert!(exact.is_certified_unchanged(0.0, 0.0, 0.0));
+            let rule = Rule::new(&Fqn::from("w"), family, &step.with_moments(moments)).unwrap();
+            for rule in [rule.clone(), rule.with_audited_masters()] {
+                assert!(!rule.is_certified_unchanged(0.0, 0.0, 0.0), "{family} {moments:?}");
+                // Far from the edges an error bound is enough.
+                assert!(rule.is_certified_unchanged(1.0, 0.0, 0.0), "{family} {moments:?}");
+                assert!(!rule.is_certified_unchanged(f32::from_bits(1), 0.0, 0.0));
+            }
+        }
+    }
+}
+
+#[test]
+fn nu1_masters_that_a_family_needs_audited_have_a_gate() {
+    let group = Fqn::from("w");
+    for (family, weight_decay, needs) in [
+        (Family::Torch, 0.1, false),
+        (Family::DeepspeedCpu, 0.0, false),
+        (Family::DeepspeedCpu, 0.1, true),
+        (Family::Agnostic, 0.0, true),
+        (Family::Apex, 0.1, true),
+    ] {
+        let rule = rule(family, Hyperparameters { weight_decay, ..usual() });
+        assert!(
+            rule.clone().audited(&group, MasterAudit::Fit).unwrap().is_certified_unchanged(0.0, 0.0, 0.0)
+        );
+        for audit in [MasterAudit::Unknown, MasterAudit::Unfit] {
+            match rule.clone().audited(&group, audit) {
+                Ok(rule) => assert!(!needs && rule.is_certified_unchanged(0.0, 0.0, 0.0), "{family}"),
+                Err(error) => {
+                    assert!(needs, "{family}");
+                    assert_eq!((error.group.as_str(), error.gate), ("w", Gate::AuditedMasters));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nu1_sgd_and_coupled_decay_have_rules_of_their_own() {
+    let strong = Hyperparameters { weight_decay: 1e6, ..usual() };
+    let coupled = GroupStep::new(7, strong.clone()).with_optimizer(Optimizer::Adam);
+    let rule = Rule::new(&Fqn::from("w"), Family::Torch, &coupled).unwrap();
+    assert_eq!(rule.form, Form::Undecayed);
+    assert!(rule.reads_second_moments());
+    let buffer = GroupStep::new(7, Hyperparameters { eps: 0.0, ..strong }).with_optimizer(Optimizer::Sgd);
+    let rule = Rule::new(&Fqn::from("w"), Family::TeRemainder, &buffer).unwrap();
+    assert_eq!(rule.form, Form::SgdHalfAway);
+    assert!(!rule.reads_second_moments() && rule.update_within_bound(f32::MAX, -1.0));
+    assert_eq!(rule.update(0.5, f32::NAN), 0.5e-6);
+    let without = Hyperparameters { beta1: 0.0, ..usual() };
+    let step = GroupStep::new(7, without).with_optimizer(Optimizer::Sgd);
+    assert_eq!(Rule::new(&Fqn::from("w"), Family::Torch, &step).unwrap_err().gate, Gate::Momentum);
+}
+
+#[test]
+fn nu5_classes_bound_the_steps_of_every_order() {
+    let mut found = [0u32; 3];
+    for (seed, step) in (1..).zip(settings()) {
+        for family in Family::ALL {
+            let Ok(rule) = Rule::new(&Fqn::from("w"), family, &step) else { continue };
+            for forward in Order::of(family).iter().map(|&order| Forward::new(order, &step)) {
+                let mut generator = Generator::new(&step, seed);
+                for _ in 0..400 {
+                    let element = generator.adversarial();
+                    let after = forward.step(element, generator.noise());
+                    let class = rule.step_class(after, element.exp_avg, element.exp_avg_sq);
+                    let [old, new] = [element.before, after].map(|x| family.cast().bits(x));
+                    assert!(
+                        StepClass::between(old, new) <= class,
+                        "{family} {:?} {element:?}",
+                        forward.order()
+                    );
+                    found[class as usize] += u32::from(old != new);
+                }
+            }
+        }
+    }
+    println!("changed elements by class: {found:?}");
+    assert!(found.iter().all(|&count| count > 1000), "{found:?}");
+}
+
+#[test]
+fn nu5_classes_of_known_bits_are_distances_on_the_line() {
+    assert_eq!(StepClass::between(0x3f80, 0x3f80), StepClass::Unit);
+    assert_eq!(StepClass::between(0x0000, 0x8000), StepClass::Unit);
+    assert_eq!(StepClass::between(0x3f80, 0x3f82), StepClass::Near);
+    assert_eq!(StepClass::between(0x800f, 0x000f), StepClass::Near);
+    assert_eq!(StepClass::between(0x3f9f, 0x3f80), StepClass::Near);
+    assert_eq!(StepClass::between(0x3fa0, 0x3f80), StepClass::Far);
+    assert_eq!(rule(Family::Torch, usual()).step_class(f32::NAN, 0.0, 0.0), StepClass::Far);
 }
 
 proptest! {

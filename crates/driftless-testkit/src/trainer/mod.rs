@@ -137,7 +137,7 @@ impl TinyTrainer {
     }
 
     fn step_params(&self) -> StepParams {
-        let norm = GroupStep { step: self.step, hyper: self.without_decay(), skipped: false };
+        let norm = GroupStep::new(self.step, self.without_decay());
         self.params.iter().filter(|param| is_norm(param)).fold(
             StepParams::new(self.step, self.hyper.clone()).with_family(Family::Torch),
             |params, norm_param| params.with_override(norm_param.fqn.clone(), norm.clone()),
