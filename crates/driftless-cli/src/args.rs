@@ -7,10 +7,17 @@ use driftless_layout::{RolloutLayout, TrainerLayout};
 use driftless_numerics::Family;
 use std::path::PathBuf;
 
-const LAYOUTS: &str = "Trainer layouts:  hf, megatron:tp=T,pp=P,dp=D,ep=E
-Rollout layouts:  hf, vllm:tp=T, sglang:tp=T,ep=E
-Axes that are not named are 1. The option router=fp32 beside the axes, as in
-vllm:tp=2,router=fp32, serves the routers of an MoE model in FP32.";
+const LAYOUTS: &str = "Trainer layouts:
+  hf                             one process with whole parameters
+  megatron:tp=T,pp=P,dp=D,ep=E   also vpp=, etp=, layers=A+B+.., bucket=, zero=0
+  fsdp:world=N                   FSDP2; with replicas hsdp:world=N,replicas=R
+  deepspeed:world=N,stage=S      ZeRO; groups=2 if decay has a group of its own
+Rollout layouts:
+  hf                             one engine with whole parameters
+  vllm:tp=T,pp=P,ep=E            also placement=round-robin, w13=swapped
+  sglang:tp=T,pp=P,ep=E          also w13=swapped
+Axes that are not named are 1. The option router=fp32, as in vllm:tp=2,router=fp32,
+serves the routers of an MoE model in FP32.";
 
 const SYNC_EXAMPLES: &str = "Examples:
   driftless sync run/ --trainer hf --rollout vllm:tp=4

@@ -1,9 +1,14 @@
 //! What a person sees while a run goes on: a progress bar, and a line per version.
 
-use crate::report::{PhasesMs, VersionReport};
+use crate::args::RunArgs;
+use crate::report::{PhasesMs, ReportTarget, VersionReport};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressState, ProgressStyle};
 use std::fmt;
 use std::io::{self, Write};
+use std::time::Duration;
+
+/// How often the bar is drawn at least.
+const TICK: Duration = Duration::from_millis(200);
 
 /// Where lines go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,6 +20,14 @@ pub(crate) enum Lines {
 }
 
 impl Lines {
+    /// Where lines for people go: not where JSON goes.
+    pub(crate) const fn beside(json: Option<&ReportTarget>) -> Self {
+        match json {
+            Some(ReportTarget::Stdout) => Self::Stderr,
+            _ => Self::Stdout,
+        }
+    }
+
     /// Writes a line; a reader that has gone away is no error of ours.
     pub(crate) fn write(self, line: &str) {
         let _ = match self {
@@ -24,6 +37,11 @@ impl Lines {
     }
 }
 
+/// Writes a warning to standard error before there is a bar.
+pub(crate) fn warn(line: &str) {
+    Lines::Stderr.write(&format!("warning: {line}"));
+}
+
 /// The progress bar on standard error, hidden where that is no terminal, and the lines beside it.
 pub(crate) struct Console {
     lines: Lines,
@@ -31,15 +49,20 @@ pub(crate) struct Console {
 }
 
 impl Console {
+    /// The console of a run that syncs so many versions.
+    pub(crate) fn of_run(args: &RunArgs, versions: usize) -> Self {
+        Self::counting(Lines::beside(args.json.as_ref()), versions, "versions")
+    }
+
     /// A console that expects so many `things`, such as versions.
     pub(crate) fn counting(lines: Lines, count: usize, things: &str) -> Self {
-        let template = format!("{{bar:32}} {{pos}}/{{len}} {things}  {{elapsed}}  {{msg}}");
+        let template = format!("{{bar:24}} {{pos}}/{{len}} {things}  {{elapsed}}  {{wide_msg}}");
         Self::with_template(lines, count as u64, &template)
     }
 
     /// A console that expects so many evaluations, and shows how fast they go by.
     pub(crate) fn evaluating(lines: Lines, evaluations: u64) -> Self {
-        let template = "{bar:32} {percent:>3} %  {human_pos} of {human_len}  {rate}  {eta} left  {msg}";
+        let template = "{bar:16} {human_pos}/{human_len}  {rate}  {eta} left  {wide_msg}";
         Self::with_template(lines, evaluations, template)
     }
 
@@ -51,7 +74,14 @@ impl Console {
             };
             bar.set_style(style.with_key("rate", rate));
         }
+        // The clock goes on while nothing else does; where there is no terminal, nothing is drawn.
+        bar.enable_steady_tick(TICK);
         Self { lines, bar }
+    }
+
+    /// A handle for those who say what is going on.
+    pub(crate) fn activity(&self) -> Activity {
+        Activity { bar: self.bar.clone() }
     }
 
     /// How much is done by now.
@@ -66,7 +96,7 @@ impl Console {
 
     /// Writes a warning to standard error, above the bar.
     pub(crate) fn warn(&self, line: &str) {
-        self.bar.suspend(|| Lines::Stderr.write(&format!("warning: {line}")));
+        self.bar.suspend(|| warn(line));
     }
 
     /// Says what is going on now.
@@ -92,41 +122,68 @@ impl Console {
     }
 }
 
+/// The message of a progress bar.
+pub(crate) struct Activity {
+    bar: ProgressBar,
+}
+
+impl Activity {
+    /// Says what is going on now.
+    pub(crate) fn doing(&self, what: String) {
+        self.bar.set_message(what);
+    }
+}
+
 impl Drop for Console {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
 }
 
-/// `v7  4,575 of 180,608 changed (2.533 %)  23.9 KiB of 724.50 KiB dense (3.30 %)  detect 0.41 ... ms  proven`
+/// The phases in the order of a sync, with the widths of their columns.
+const PHASES: [(&str, usize); 8] = [
+    ("detect", 8),
+    ("remap", 6),
+    ("encode", 7),
+    ("transfer", 8),
+    ("stage", 6),
+    ("pause", 7),
+    ("apply", 7),
+    ("commit", 6),
+];
+
+/// What the columns of [`version_line`] mean.
+pub(crate) fn version_header() -> String {
+    let columns = PHASES.map(|(name, width)| format!(" {name:>width$}")).concat();
+    format!("{:<5}{:>11}{:>10}{:>12}{:>10} {columns}  ms", "", "changed", "", "sent", "of dense")
+}
+
+/// `v7        4,575   2.533 %   23.90 KiB    3.30 %      0.41 ...  proven`
 fn version_line(report: &VersionReport) -> String {
+    let ms = PHASES.iter().zip(in_order(&report.phases_ms));
+    let columns: String = ms.map(|((_, width), ms)| format!(" {ms:>width$.2}")).collect();
     format!(
-        "v{}  {} of {} changed ({:.3} %)  {} of {} dense ({:.2} %)  {}  {}",
-        report.version,
-        HumanCount(report.changed),
-        HumanCount(report.elements),
+        "{:<5}{:>11}{:>8.3} %{:>12}{:>8.2} % {columns}  {}",
+        format!("v{}", report.version),
+        HumanCount(report.changed).to_string(),
         100.0 * report.share,
-        HumanBytes(report.wire_bytes),
-        HumanBytes(report.dense_bytes),
+        HumanBytes(report.wire_bytes).to_string(),
         100.0 * ratio(report.wire_bytes, report.dense_bytes),
-        phases_text(&report.phases_ms),
         if report.verified { "proven" } else { "NOT PROVEN" },
     )
 }
 
-fn phases_text(phases: &PhasesMs) -> String {
-    let named = [
-        ("detect", phases.detect),
-        ("remap", phases.remap),
-        ("encode", phases.encode),
-        ("transfer", phases.transfer),
-        ("stage", phases.stage),
-        ("pause", phases.pause),
-        ("apply", phases.apply),
-        ("commit", phases.commit),
-    ];
-    let texts: Vec<_> = named.iter().map(|(name, ms)| format!("{name} {ms:.2}")).collect();
-    format!("{} ms", texts.join(" "))
+const fn in_order(phases: &PhasesMs) -> [f64; 8] {
+    [
+        phases.detect,
+        phases.remap,
+        phases.encode,
+        phases.transfer,
+        phases.stage,
+        phases.pause,
+        phases.apply,
+        phases.commit,
+    ]
 }
 
 /// A count over a time; of no time, nothing.
@@ -138,6 +195,12 @@ pub(crate) fn per_second(count: u64, seconds: f64) -> f64 {
 /// A rate in millions per second.
 pub(crate) fn millions(per_second: f64) -> String {
     format!("{:.1} M/s", per_second / 1e6)
+}
+
+/// `1 replica`, `2 replicas`.
+pub(crate) fn counted(count: usize, noun: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{} {noun}{plural}", HumanCount(count as u64))
 }
 
 /// A share of a whole; of nothing, nothing.

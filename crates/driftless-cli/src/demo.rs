@@ -1,6 +1,7 @@
 //! `driftless demo`: a tiny policy trained in this process, and rollouts that follow it.
 
 use crate::args::DemoArgs;
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::run::run;
 use crate::source::StateSource;
@@ -15,7 +16,8 @@ pub(crate) async fn demo(args: DemoArgs) -> Result<(), Failure> {
     let plan = tiny_plan(&args.trainer, &args.rollouts)
         .map_err(|source| Failure::Layout { place: "the demo's policy".into(), source })?;
     let source = TrainedSource { trainer: TinyTrainer::new(&plan, args.seed), versions: args.versions };
-    run(plan, Box::new(source), args.run).await
+    let console = Console::of_run(&args.run, source.versions().len());
+    run(plan, Box::new(source), args.run, console).await
 }
 
 /// A trainer that steps when a version is asked for.

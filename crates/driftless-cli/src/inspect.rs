@@ -1,16 +1,18 @@
 //! `driftless inspect`: what a file is and what it holds, without a model to check it against.
 
 use crate::args::InspectArgs;
-use crate::console::Lines;
+use crate::console::{Lines, counted};
 use crate::failure::Failure;
 use crate::files::{BadInput, Optimizer, TensorFile, parameter_names};
 use bytes::Bytes;
 use driftless_codec::{Section, SectionHeader};
 use driftless_numerics::GroupStep;
+use indicatif::HumanCount;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
+use std::iter;
 use std::path::Path;
 
 /// The first bytes of a section.
@@ -151,10 +153,25 @@ impl GroupText {
     }
 
     fn line(&self) -> String {
-        format!(
-            "step {}, lr {:e}, beta1 {}, beta2 {}, eps {:e}, weight decay {}",
-            self.step, self.lr, self.beta1, self.beta2, self.eps, self.weight_decay
-        )
+        self.values().join(", ")
+    }
+
+    /// The values that another group does not have.
+    fn beside(&self, other: &Self) -> String {
+        let values = self.values().into_iter().zip(other.values());
+        let own: Vec<_> = values.filter(|(own, other)| own != other).map(|(own, _)| own).collect();
+        own.join(", ")
+    }
+
+    fn values(&self) -> [String; 6] {
+        [
+            format!("step {}", self.step),
+            format!("lr {:e}", self.lr),
+            format!("beta1 {}", self.beta1),
+            format!("beta2 {}", self.beta2),
+            format!("eps {:e}", self.eps),
+            format!("weight decay {}", self.weight_decay),
+        ]
     }
 }
 
@@ -198,17 +215,18 @@ impl Description {
         match self {
             Self::TrainerState { optimizer, tensors } => {
                 let mut lines = vec![
-                    format!("trainer state, {} tensors", tensors.len()),
+                    format!("trainer state, {}", counted(tensors.len(), "tensor")),
                     format!("{}, family {}, amsgrad {}", optimizer.name, optimizer.family, optimizer.amsgrad),
                     optimizer.group.line(),
                 ];
-                lines.extend(optimizer.own.iter().map(|(name, group)| format!("  {name}: {}", group.line())));
-                lines.extend(tensors.iter().map(TensorText::line));
+                lines.extend(own_lines(optimizer));
+                lines.extend(tensor_lines(tensors));
                 lines
             }
             Self::Policy { elements, tensors } => {
-                let mut lines = vec![format!("policy, {} tensors, {elements} elements", tensors.len())];
-                lines.extend(tensors.iter().map(TensorText::line));
+                let (count, elements) = (counted(tensors.len(), "tensor"), HumanCount(*elements));
+                let mut lines = vec![format!("policy, {count}, {elements} elements")];
+                lines.extend(tensor_lines(tensors));
                 lines
             }
             Self::Sections { sections } => sections.iter().map(SectionText::line).collect(),
@@ -216,10 +234,21 @@ impl Description {
     }
 }
 
-impl TensorText {
-    fn line(&self) -> String {
-        format!("  {} {} {:?}", self.name, self.dtype, self.shape)
-    }
+/// Parameters with values of their own, and these alone.
+fn own_lines(optimizer: &OptimizerText) -> Vec<String> {
+    let differing = optimizer.own.iter().filter(|(_, group)| **group != optimizer.group);
+    let own: Vec<_> = differing.map(|(name, group)| (name, group.beside(&optimizer.group))).collect();
+    let width = own.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+    let lines = own.iter().map(|(name, values)| format!("  {name:<width$}  {values}"));
+    let title = (!own.is_empty()).then(|| "with values of their own:".to_owned());
+    title.into_iter().chain(lines).collect()
+}
+
+fn tensor_lines(tensors: &[TensorText]) -> Vec<String> {
+    let width = tensors.iter().map(|tensor| tensor.name.len()).max().unwrap_or(0);
+    let line =
+        |tensor: &TensorText| format!("  {:<width$}  {:<4}  {:?}", tensor.name, tensor.dtype, tensor.shape);
+    iter::once("tensors:".to_owned()).chain(tensors.iter().map(line)).collect()
 }
 
 #[cfg(test)]

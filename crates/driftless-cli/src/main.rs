@@ -61,11 +61,16 @@ fn until_interrupted(
     let result = runtime.block_on(async {
         tokio::select! {
             ended = &mut task => ended.unwrap_or_else(|error| Err(Failure::Runtime(error.into()))),
-            _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+            _ = tokio::signal::ctrl_c() => {
+                // Whatever the work holds, such as a half-written report, is dropped with it.
+                task.abort();
+                let _ = tokio::time::timeout(CLEAN_UP, task).await;
+                Err(Failure::Interrupted)
+            }
         }
     });
-    task.abort();
-    runtime.shutdown_timeout(CLEAN_UP);
+    // The process ends now. A runtime that is shut down instead panics every actor that waits for a timer.
+    std::mem::forget(runtime);
     result
 }
 

@@ -1,10 +1,10 @@
 //! One run: a node of this process, a trainer, the rollouts, and a proof after every version.
 
 use crate::args::{DetectorArg, RunArgs};
-use crate::console::{Console, Lines, ratio};
+use crate::console::{Activity, Console, counted, ratio, version_header};
 use crate::failure::Failure;
 use crate::fleet::{Fleet, Inspection};
-use crate::report::{DenseGroup, PhasesMs, ReceiverReport, Report, ReportTarget, VersionReport};
+use crate::report::{DenseGroup, PhasesMs, ReceiverReport, Report, VersionReport};
 use crate::source::StateSource;
 use driftless::{
     Detector, Node, NodeError, NodeOptions, Outcome, Phase, ReplicaOutcome, Rollout, RolloutMemory,
@@ -29,15 +29,12 @@ pub(crate) async fn run(
     plan: RemapPlan,
     mut source: Box<dyn StateSource>,
     args: RunArgs,
+    console: Console,
 ) -> Result<(), Failure> {
-    let lines = match args.json {
-        Some(ReportTarget::Stdout) => Lines::Stderr,
-        _ => Lines::Stdout,
-    };
     let fleet = block_in_place(|| Fleet::load(&plan, DigestKeys::new(RUN), &*source))?;
     let session = Session::start(&plan, &fleet, &*source, args.detector).await?;
-    let console = Console::counting(lines, source.versions().len(), "versions");
     console.line(&opening(&plan));
+    console.line(&version_header());
     let (report, trouble) = session.sync_all(&fleet, &mut *source, &console).await?;
     if let Some(target) = &args.json {
         target.write(&report)?;
@@ -45,6 +42,7 @@ pub(crate) async fn run(
     if let Some(trouble) = trouble {
         return Err(Failure::NotIdentical(trouble));
     }
+    console.line(&traffic(&report));
     console.line(&proven(&plan, &report));
     Ok(())
 }
@@ -92,8 +90,7 @@ impl<'a> Session<'a> {
         let mut report = Report { plan_digest: self.plan.digest().to_string(), ..Report::default() };
         let mut trouble = None;
         for version in source.versions() {
-            console.doing(format!("v{version}"));
-            let outcome = self.sync(version, source).await?;
+            let outcome = self.sync(version, source, &console.activity()).await?;
             let digests = self.digests().await;
             let inspection = block_in_place(|| fleet.inspect(source))?;
             let wrong = what_is_wrong(&outcome, &inspection, &digests);
@@ -110,9 +107,15 @@ impl<'a> Session<'a> {
         Ok((report, trouble))
     }
 
-    async fn sync(&mut self, version: u64, source: &mut dyn StateSource) -> Result<Outcome, Failure> {
+    async fn sync(
+        &mut self,
+        version: u64,
+        source: &mut dyn StateSource,
+        activity: &Activity,
+    ) -> Result<Outcome, Failure> {
         let step = self.trainer.step_begin().await;
         let params = block_in_place(|| source.advance(version))?;
+        activity.doing(format!("v{version}: syncing"));
         let sync = self.trainer.step_done(step, Version(version), params).map_err(runtime)?;
         sync.detected().await;
         Ok(sync.committed().await)
@@ -196,28 +199,36 @@ fn receiver_count(plan: &RemapPlan) -> usize {
 fn opening(plan: &RemapPlan) -> String {
     let elements = plan.params().iter().map(driftless_layout::ParamMeta::elements).sum();
     format!(
-        "{} elements in {} parameters, {} trainer ranks to {} receivers in {} replicas, plan {:.12}",
+        "{} elements in {}, {} to {} in {}, plan {:.12}",
         HumanCount(elements),
-        plan.params().len(),
-        plan.senders().len(),
-        receiver_count(plan),
-        plan.replicas().len(),
+        counted(plan.params().len(), "parameter"),
+        counted(plan.senders().len(), "trainer rank"),
+        counted(receiver_count(plan), "receiver"),
+        counted(plan.replicas().len(), "replica"),
         plan.digest().to_string(),
     )
 }
 
-fn proven(plan: &RemapPlan, report: &Report) -> String {
+/// `29,147 changed elements took 406.98 KiB instead of 10.35 MiB (3.84 %)`
+fn traffic(report: &Report) -> String {
     let sum = |of: fn(&VersionReport) -> u64| report.versions.iter().map(of).sum::<u64>();
     let (wire, dense) = (sum(|version| version.wire_bytes), sum(|version| version.dense_bytes));
     format!(
-        "proven: {} receivers in {} replicas were bit-identical to the trainer at each of {} versions, by digest and word \
-         by word; {} changed elements took {} instead of {} ({:.2} %)",
-        receiver_count(plan),
-        plan.replicas().len(),
-        report.versions.len(),
+        "{} changed elements took {} instead of {} ({:.2} %)",
         HumanCount(sum(|version| version.changed)),
         HumanBytes(wire),
         HumanBytes(dense),
         100.0 * ratio(wire, dense),
+    )
+}
+
+fn proven(plan: &RemapPlan, report: &Report) -> String {
+    let receivers = receiver_count(plan);
+    format!(
+        "proven: {} in {} {} bit-identical to the trainer at each of {}, by digest and word by word",
+        counted(receivers, "receiver"),
+        counted(plan.replicas().len(), "replica"),
+        if receivers == 1 { "was" } else { "were" },
+        counted(report.versions.len(), "version"),
     )
 }

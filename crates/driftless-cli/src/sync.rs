@@ -1,17 +1,19 @@
 //! `driftless sync`: recorded steps of a folder, from any trainer layout to any rollout layouts.
 
 use crate::args::SyncArgs;
+use crate::console::{Activity, Console, warn};
 use crate::failure::Failure;
 use crate::files::{BadInput, Folder, Moments, RecordedStep};
 use crate::placement::Placement;
 use crate::run::run;
 use crate::source::StateSource;
 use driftless::{SourceBinding, StateBuffer};
-use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, ServedDtypes};
+use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, RolloutLayout, ServedDtypes};
 use driftless_numerics::bf16::widen;
 use driftless_numerics::{Family, StepParams};
 use driftless_types::{Dtype, Fqn, index_of};
 use std::collections::BTreeMap;
+use tokio::task::block_in_place;
 
 /// Checks every file, then runs.
 pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
@@ -19,14 +21,16 @@ pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
     let folder = Folder::open(&args.dir)?;
     let plan = plan(&folder, &args)?;
     folder.check(plan.params())?;
-    let source = FolderSource::new(folder, &plan, args.family)?;
-    run(plan, Box::new(source), args.run).await
+    let console = Console::of_run(&args.run, folder.steps().len());
+    let source = block_in_place(|| FolderSource::new(folder, &plan, args.family, console.activity()))?;
+    run(plan, Box::new(source), args.run, console).await
 }
 
 fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
     let config_error = |source| Failure::Layout { place: folder.config_path().display().to_string(), source };
     let config = ModelConfig::from_json(folder.config()).map_err(config_error)?;
     let any_dtype = Model::new(config.clone(), &ServedDtypes::default()).map_err(config_error)?;
+    warn_of_ignored_axes(&any_dtype, &args.rollouts);
     let dtypes = folder.served_dtypes(any_dtype.params())?;
     compile(config, dtypes, args).map_err(|source| {
         let rollouts: Vec<_> = args.rollouts.iter().map(|layout| format!("--rollout {layout}")).collect();
@@ -36,6 +40,13 @@ fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
             source,
         }
     })
+}
+
+/// Engines take expert parallelism for a dense model and ignore it; so do we, but not silently.
+fn warn_of_ignored_axes(model: &Model, rollouts: &[RolloutLayout]) {
+    for layout in rollouts.iter().filter(|layout| layout.ignores_expert_axis(model)) {
+        warn(&format!("--rollout {layout}: the model has no experts, so `ep` has no effect"));
+    }
 }
 
 fn compile(
@@ -56,20 +67,37 @@ struct FolderSource {
     memory: Vec<Vec<SourceBinding>>,
     /// The index of the step reached; `None`: the start.
     reached: Option<usize>,
+    /// Reading takes a while: it says how far it is.
+    activity: Activity,
 }
 
 impl FolderSource {
     /// Memory that holds the starting policy. What the masters were then was not recorded, but their served bits were.
-    fn new(folder: Folder, plan: &RemapPlan, family: Option<Family>) -> Result<Self, BadInput> {
+    fn new(
+        folder: Folder,
+        plan: &RemapPlan,
+        family: Option<Family>,
+        activity: Activity,
+    ) -> Result<Self, BadInput> {
         let (params, placement) = (plan.params().to_vec(), Placement::new(plan));
-        let source = Self { folder, family, params, placement, memory: zeroed(plan), reached: None };
+        let source =
+            Self { folder, family, params, placement, memory: zeroed(plan), reached: None, activity };
         for param in &source.params {
+            source.says("loading", source.folder.start_step(), param);
             let words = source.folder.start().words(param)?;
             let zeros = vec![0.0; index_of(param.elements())];
             let master = masters_of(param.dtype, &words);
             source.write(param, &Moments { master, exp_avg: zeros.clone(), exp_avg_sq: zeros });
         }
         Ok(source)
+    }
+
+    fn says(&self, doing: &str, version: u64, param: &ParamMeta) {
+        self.activity.doing(format!(
+            "v{version}: {doing} parameter {} of {}",
+            param.id.0 + 1,
+            self.params.len()
+        ));
     }
 
     fn recorded(&self) -> Option<&RecordedStep> {
@@ -115,6 +143,7 @@ impl StateSource for FolderSource {
         self.reached = self.folder.steps().iter().position(|recorded| recorded.step == version);
         let recorded = self.recorded().expect("a run asks only for recorded versions");
         for param in &self.params {
+            self.says("reading", version, param);
             self.write(param, &recorded.state.moments(param)?);
         }
         Ok(self.params_of(recorded))
@@ -122,12 +151,16 @@ impl StateSource for FolderSource {
 
     /// The recorded policy; where there is none, the recorded masters as the trainer's family casts them.
     fn words(&self, param: &ParamMeta) -> Result<Vec<u16>, Failure> {
-        let Some(recorded) = self.recorded() else { return Ok(self.folder.start().words(param)?) };
+        let Some(recorded) = self.recorded() else {
+            self.says("loading", self.folder.start_step(), param);
+            return Ok(self.folder.start().words(param)?);
+        };
+        self.says("comparing", recorded.step, param);
         if let Some(policy) = &recorded.policy {
             return Ok(policy.words(param)?);
         }
         let cast = self.params_of(recorded).family.cast();
-        let master = recorded.state.moments(param)?.master;
+        let master = recorded.state.master(param)?;
         Ok(match param.dtype {
             Dtype::Bf16 => master.iter().map(|x| cast.bits(*x)).collect(),
             Dtype::Fp32 => master.iter().flat_map(|x| halves(*x)).collect(),

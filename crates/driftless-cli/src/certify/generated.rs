@@ -1,9 +1,9 @@
 //! The rule against generated elements: plausible ones, ones at the edges of cells, and special values.
 
 use super::sweep::Sweep;
-use super::{TallyReport, lines_beside, missed, summary};
+use super::{TallyReport, missed, summary};
 use crate::args::CertifyArgs;
-use crate::console::{Console, millions, per_second};
+use crate::console::{Console, Lines, millions, per_second};
 use crate::failure::Failure;
 use driftless_numerics::Family;
 use driftless_numerics::conformance::{Tally, check_special_values};
@@ -36,7 +36,7 @@ pub(super) fn certify(args: &CertifyArgs, cancel: &AtomicBool) -> Result<(), Fai
     let evaluations = args.evaluations.map_or(0, |evaluations| evaluations.0);
     let families = if args.families.is_empty() { vec![Family::Agnostic] } else { args.families.clone() };
     let all = evaluations.saturating_mul(families.len() as u64);
-    let console = Console::evaluating(lines_beside(args.json.as_ref()), all);
+    let console = Console::evaluating(Lines::beside(args.json.as_ref()), all);
     let start = Instant::now();
     let (mut reports, mut total, mut special_count) = (Vec::new(), Tally::default(), 0);
     for family in families {

@@ -8,7 +8,7 @@ mod recorded;
 mod sweep;
 
 use crate::args::CertifyArgs;
-use crate::console::{Lines, ratio};
+use crate::console::ratio;
 use crate::failure::Failure;
 use crate::report::ReportTarget;
 use driftless_numerics::conformance::Tally;
@@ -67,14 +67,6 @@ impl From<&Tally> for TallyReport {
             extra: tally.surplus,
             first_miss: tally.first_miss.clone(),
         }
-    }
-}
-
-/// Where lines for people go: not where JSON goes.
-fn lines_beside(json: Option<&ReportTarget>) -> Lines {
-    match json {
-        Some(ReportTarget::Stdout) => Lines::Stderr,
-        _ => Lines::Stdout,
     }
 }
 

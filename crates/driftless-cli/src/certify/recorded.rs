@@ -1,8 +1,8 @@
 //! The rule against a folder of recorded steps, so that anyone can check an optimizer of their own.
 
-use super::{TallyReport, lines_beside, missed, summary};
+use super::{TallyReport, missed, summary};
 use crate::args::CertifyArgs;
-use crate::console::Console;
+use crate::console::{Console, Lines};
 use crate::failure::Failure;
 use crate::files::{StepElements, StepFile};
 use driftless_numerics::conformance::Tally;
@@ -34,7 +34,7 @@ struct FileReport {
 /// Checks every file, then runs the rule of every family on each.
 pub(super) fn certify(dir: &Path, args: &CertifyArgs, cancel: &AtomicBool) -> Result<(), Failure> {
     let files = StepFile::open_all(dir)?;
-    let console = Console::counting(lines_beside(args.json.as_ref()), files.len(), "files");
+    let console = Console::counting(Lines::beside(args.json.as_ref()), files.len(), "files");
     let table = Table::of(&files);
     console.line(&table.header());
     let (mut reports, mut total) = (Vec::new(), Tally::default());

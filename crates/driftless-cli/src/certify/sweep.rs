@@ -154,7 +154,7 @@ mod tests {
         let cancel = AtomicBool::new(false);
         let sweep = Sweep { family: Family::Torch, evaluations: u64::MAX, seed: 1 };
         let tally = sweep.run(&cancel, |_| cancel.store(true, Ordering::Relaxed));
-        assert!(tally.evaluated >= SLICE && tally.evaluated % SLICE == 0, "{tally:?}");
+        assert!(tally.evaluated >= SLICE && tally.evaluated.is_multiple_of(SLICE), "{tally:?}");
     }
 
     /// The sweep can fail: the rule of one family, stepped by another, misses changes and says where.

@@ -68,10 +68,15 @@ impl TrainerState {
         let fqn = param.fqn.as_str();
         let squares = if self.optimizer.amsgrad { MAX_EXP_AVG_SQ } else { EXP_AVG_SQ };
         Ok(Moments {
-            master: self.file.floats(fqn)?,
+            master: self.master(param)?,
             exp_avg: self.file.floats(&format!("{fqn}{EXP_AVG}"))?,
             exp_avg_sq: self.file.floats(&format!("{fqn}{squares}"))?,
         })
+    }
+
+    /// Reads the master weights of one parameter, in canonical order.
+    pub(crate) fn master(&self, param: &ParamMeta) -> Result<Vec<f32>, BadInput> {
+        self.file.floats(param.fqn.as_str())
     }
 
     fn slots(&self, param: &ParamMeta) -> Vec<String> {

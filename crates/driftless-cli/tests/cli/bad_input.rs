@@ -89,7 +89,7 @@ fn a_layout_that_does_not_fit() {
 
 #[test]
 fn a_layout_that_cannot_be_read() {
-    for layout in ["megatron:tp=0", "megatron:tp=2,tp=2", "megatron:xp=2", "fsdp", "megatron:tp=two", ""] {
+    for layout in ["megatron:tp=0", "megatron:tp=2,tp=2", "megatron:xp=2", "jax", "megatron:tp=two", ""] {
         let run = driftless(&["sync", "nowhere", "--trainer", layout, "--rollout", "hf"]);
         assert_eq!(run.code, 2, "{layout}: {}", run.stderr);
         assert!(run.stderr.contains("--trainer"), "{}", run.stderr);

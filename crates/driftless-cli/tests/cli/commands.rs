@@ -30,7 +30,8 @@ fn a_line_per_version_and_the_proof_go_to_standard_output() {
     assert_eq!(run.code, 0, "{}", run.stderr);
     let lines: Vec<_> = run.stdout.lines().collect();
     assert!(lines.iter().any(|line| line.starts_with("v7 ") && line.ends_with("proven")), "{}", run.stdout);
-    assert!(lines.iter().any(|line| line.starts_with("v8 ") && line.contains(" detect ")), "{}", run.stdout);
+    assert!(lines.iter().any(|line| line.starts_with("v8 ") && line.contains(" KiB ")), "{}", run.stdout);
+    assert!(lines.iter().any(|line| line.contains(" detect ") && line.ends_with(" ms")), "{}", run.stdout);
     assert!(lines.last().is_some_and(|line| line.starts_with("proven: 2 receivers")), "{}", run.stdout);
 }
 
@@ -110,7 +111,7 @@ fn an_interrupt_ends_with_130_and_leaves_nothing() {
     let mut child = Command::new(env!("CARGO_BIN_EXE_driftless"))
         .args(["demo", "--versions", "1000000", "--json", target.to_str().expect("a plain name")])
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
+        .stderr(Stdio::piped())
         .spawn()
         .expect("the program starts");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -122,6 +123,8 @@ fn an_interrupt_ends_with_130_and_leaves_nothing() {
     assert!(Command::new("kill").args(["-INT", &pid]).status().expect("kill runs").success());
     // The pipe is read to its end, so that the program never waits for its reader.
     lines.for_each(drop);
+    let stderr = std::io::read_to_string(child.stderr.take().expect("a pipe")).expect("text");
+    assert_eq!(stderr, "error: interrupted\n", "no actor panics on the way out");
     assert_eq!(child.wait().expect("an exit").code(), Some(130));
     assert_eq!(fs::read_dir(folder.path()).expect("a folder").count(), 0);
 }

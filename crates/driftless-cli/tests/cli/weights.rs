@@ -121,6 +121,29 @@ fn the_family_of_the_command_line_wins() {
     assert_eq!(run.code, 2);
 }
 
+/// Half away from zero is another cast than half to even: a master on the tie between two BF16 values shows which.
+#[test]
+fn the_family_decides_the_cast() {
+    let copied = Copied::of("nano-dense");
+    fs::remove_file(copied.file(POLICY_7)).expect("a file");
+    copied.edit(TRAINER_7, |state| state.tensor(Q).put(5, f32::from_bits(0x3f80_8000).to_le_bytes()));
+    let even = verified(&copied);
+    copied.edit(TRAINER_7, |state| state.set("family", "te-remainder"));
+    let away = verified(&copied);
+    assert_ne!(even["receivers"][0]["digest"], away["receivers"][0]["digest"]);
+}
+
+#[test]
+fn an_axis_without_effect_is_worth_a_warning() {
+    for (golden, warnings) in [("nano-dense", 1), ("nano-moe", 0)] {
+        let run = sync(Copied::of(golden).path(), &["--trainer", "hf", "--rollout", "sglang:tp=2,ep=2"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let lines = run.stderr.lines();
+        let found = lines.filter(|line| line.starts_with("warning: --rollout sglang:tp=2,ep=2: ")).count();
+        assert_eq!(found, warnings, "{}", run.stderr);
+    }
+}
+
 #[test]
 fn inspect_shows_what_a_file_holds() {
     let copied = Copied::of("nano-dense");
