@@ -1,6 +1,6 @@
 //! Why an attempt ended without a commit, as data: who failed, at which step, and what was found.
 
-use driftless_types::{Member, ReceiverId};
+use driftless_types::{Member, ReceiverId, Retry};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -54,6 +54,27 @@ pub enum RootCause {
     Violation(String),
 }
 
+impl RootCause {
+    /// What has to change before the version can be committed after all.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        match self {
+            Self::Refused { .. } => Retry::NeedsAnchor,
+            // Values that are gone do not come back: only the next version can serve this replica.
+            Self::WeightsMoved => Retry::Never,
+            Self::Deadline { .. }
+            | Self::Died
+            | Self::Aborted
+            | Self::Transport(_)
+            | Self::Damaged(_)
+            | Self::DigestMismatch { .. }
+            | Self::Pause(_)
+            | Self::Task(_)
+            | Self::Violation(_) => Retry::NewAttempt,
+        }
+    }
+}
+
 /// Who failed first, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
 #[error("{member}: {root}")]
@@ -71,6 +92,12 @@ impl Cause {
     pub const fn at(receiver: ReceiverId, root: RootCause) -> Self {
         Self { member: Member::Receiver(receiver), root }
     }
+
+    /// What has to change before the version can be committed after all.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        self.root.retry()
+    }
 }
 
 /// An event that no correct peer sends in this state.
@@ -81,4 +108,12 @@ pub struct ProtocolViolation {
     pub state: &'static str,
     /// The event.
     pub event: &'static str,
+}
+
+impl ProtocolViolation {
+    /// The actor that meets one starts afresh: the attempt is lost, the version is not.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        Retry::NewAttempt
+    }
 }

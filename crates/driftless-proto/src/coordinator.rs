@@ -1,6 +1,9 @@
 //! The coordinator: one attempt per replica at the newest version that every sender has ready.
 //!
 //! - **CM-5 (fencing).** Every attempt carries the coordinator's epoch; attempts are numbered within it.
+//! - **CM-10 (replay).** A report that is heard twice counts once, and older news of a sender is no news.
+//! - **CM-11 (every attempt ends).** An attempt of whose end nothing is heard is given up after a deadline, and given
+//!   up again until its lead answers: the word to the lead, or the lead's answer, was lost on the way.
 //! - **CM-12 (retry).** After a failure the same version is tried again from the senders' kept patches, with
 //!   back-off, until it commits, a newer version is ready, or the attempts are used up.
 //! - **CM-15 (replicas are apart).** An attempt that fails touches no other replica.
@@ -24,6 +27,8 @@ pub struct CoordinatorOptions {
     pub first_back_off: Duration,
     /// The longest pause.
     pub longest_back_off: Duration,
+    /// After this time without a report an attempt is given up; longer than all the deadlines of a lead together.
+    pub attempt_deadline: Duration,
 }
 
 /// How a version ended for a replica.
@@ -123,6 +128,8 @@ struct Replica {
     failing: Option<Failing>,
     /// The version whose outcome every sender that is up has been told.
     settled: Option<Version>,
+    /// The newest attempt whose end was reported.
+    ended: Option<Fence>,
     state: State,
 }
 
@@ -180,10 +187,7 @@ impl Coordinator {
     pub fn handle(&mut self, event: Event) -> Vec<Command> {
         let mut out = Vec::new();
         match event {
-            Event::SenderReady(sender, version) => {
-                self.senders.insert(sender, Sender::Up(version));
-                self.replicas.values_mut().for_each(|replica| replica.settled = None);
-            }
+            Event::SenderReady(sender, version) => self.sender_ready(sender, version),
             Event::ReceiverUp(receiver) => {
                 if let Some(replica) = self.replicas.get_mut(&receiver.replica) {
                     replica.receivers.insert(receiver, Receiver::Up);
@@ -193,7 +197,7 @@ impl Coordinator {
             Event::SenderFailed(fence, cause) => self.sender_failed(&fence, &cause, &mut out),
             Event::Serving(replica, needs) => self.serving(replica, needs),
             Event::Ended(replica, outcome, serving) => self.ended(replica, outcome, serving, &mut out),
-            Event::TimerFired(id) => self.timer(id),
+            Event::TimerFired(id) => self.timer(id, &mut out),
         }
         self.settle_where_known(&mut out);
         self.begin_where_due(&mut out);
@@ -244,8 +248,20 @@ impl Coordinator {
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.state = State::Attempting(fence);
                 out.push(Command::Begin { fence, replica: id, needs: replica.needs.clone() });
+                out.push(self.options.attempt_timer(&fence, id));
             }
         }
+    }
+
+    fn sender_ready(&mut self, sender: SenderId, version: Option<Version>) {
+        let known = self.senders.insert(sender, Sender::Up(version));
+        if let Some(Sender::Up(newest)) = known
+            && version.is_some()
+            && version < newest
+        {
+            self.senders.insert(sender, Sender::Up(newest)); // CM-10: a word that was overtaken
+        }
+        self.replicas.values_mut().for_each(|replica| replica.settled = None);
     }
 
     fn member_down(&mut self, member: Member, out: &mut Vec<Command>) {
@@ -287,7 +303,16 @@ impl Coordinator {
 
     fn ended(&mut self, id: ReplicaId, outcome: Outcome, serving: Version, out: &mut Vec<Command>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        replica.needs = Needs { base: serving, repair: outcome.repair };
+        let needs = Needs { base: serving, repair: outcome.repair };
+        if replica.ended.is_some_and(|ended| outcome.fence <= ended) {
+            // CM-10: it counted when it was heard first. A lead that came back says with it that it is there.
+            if replica.state == State::Unheard {
+                self.serving(id, needs);
+            }
+            return;
+        }
+        replica.ended = Some(outcome.fence);
+        replica.needs = needs;
         match outcome.verdict {
             Verdict::Committed => {
                 replica.state = State::Serving;
@@ -300,12 +325,36 @@ impl Coordinator {
         }
     }
 
-    fn timer(&mut self, id: TimerId) {
-        let TimerKind::BackOff(replica) = id.kind else { return };
-        let Some(replica) = self.replicas.get_mut(&replica) else { return };
-        if replica.state == State::BackingOff(id) {
-            replica.state = State::Serving;
+    fn timer(&mut self, id: TimerId, out: &mut Vec<Command>) {
+        match id.kind {
+            TimerKind::BackOff(replica) => {
+                if let Some(replica) = self.replicas.get_mut(&replica)
+                    && replica.state == State::BackingOff(id)
+                {
+                    replica.state = State::Serving;
+                }
+            }
+            TimerKind::Attempt(replica) => self.give_up(replica, id, out),
+            _ => {}
         }
+    }
+
+    /// CM-11: nothing was heard of an attempt; its lead is asked to end it until it answers.
+    fn give_up(&self, id: ReplicaId, timer: TimerId, out: &mut Vec<Command>) {
+        let Some(replica) = self.replicas.get(&id) else { return };
+        let State::Attempting(fence) = replica.state else { return };
+        if timer != TimerId::of(&fence, TimerKind::Attempt(id)) {
+            return;
+        }
+        let lead = ReceiverId { replica: id, rank: 0 };
+        replica.abort(id, &Cause::at(lead, RootCause::Deadline { step: "the attempt" }), out);
+        out.push(self.options.attempt_timer(&fence, id));
+    }
+}
+
+impl CoordinatorOptions {
+    const fn attempt_timer(&self, fence: &Fence, id: ReplicaId) -> Command {
+        Command::ArmTimer { id: TimerId::of(fence, TimerKind::Attempt(id)), after: self.attempt_deadline }
     }
 }
 
@@ -316,6 +365,7 @@ impl Default for Replica {
             needs: Needs::default(),
             failing: None,
             settled: None,
+            ended: None,
             state: State::Unheard,
         }
     }

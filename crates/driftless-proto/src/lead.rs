@@ -4,6 +4,7 @@
 //! - **CM-3 (exclusive decisions).** A decision is taken once; from then on it is only repeated.
 //! - **CM-11 (every attempt ends).** Every wait before the decision has a deadline; the decision is repeated until
 //!   every receiver has acknowledged it.
+//! - **CM-10 (replay).** An attempt that has ended here never begins again; asked about, it is reported again.
 //! - **CM-5 (fencing).** A lead ignores every coordinator older than the newest it has heard of.
 //!
 //! Between pause and resume nothing waits for the coordinator or for a sender: their death cannot keep an engine
@@ -11,7 +12,7 @@
 //! or committed the attempt it commits, otherwise it rolls back.
 
 use crate::{Cause, Decision, FromLead, Needs, Phase, RootCause, TimerId, TimerKind, ToLead};
-use driftless_types::{Epoch, Fence, ReceiverId, Version};
+use driftless_types::{Attempt, Epoch, Fence, ReceiverId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ pub struct LeadOptions {
     pub pause_deadline: Duration,
     /// From `Apply` until every receiver has applied.
     pub apply_deadline: Duration,
-    /// After this time an unacknowledged decision is sent again.
+    /// After this time an unacknowledged decision is sent again, and an unanswered question asked again.
     pub repeat_after: Duration,
 }
 
@@ -63,6 +64,8 @@ pub enum Event {
     Resumed,
     /// A coordinator of this epoch is there: it must learn what the replica serves.
     NewEpoch(Epoch),
+    /// It is time to say again where the replica stands: what was said last may have been lost.
+    KeepAlive,
     /// A timer fired.
     TimerFired(TimerId),
 }
@@ -106,6 +109,8 @@ pub struct Lead {
     repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
     /// The newest coordinator it has heard of.
     promised: Epoch,
+    /// How the newest attempt ended that has ended under this lead.
+    ended: Option<Outcome>,
     state: State,
 }
 
@@ -141,6 +146,10 @@ enum State {
     Reopening,
 }
 
+/// The timer of a lead that recovers: it belongs to no attempt.
+const ASK_AGAIN: TimerId =
+    TimerId { epoch: Epoch { counter: 0, incarnation: 0 }, attempt: Attempt(0), kind: TimerKind::AskAgain };
+
 type Step = (State, Vec<Command>);
 
 impl Lead {
@@ -151,9 +160,11 @@ impl Lead {
         options: LeadOptions,
         engine: Engine,
     ) -> (Self, Vec<Command>) {
-        let commands = members.iter().map(|&member| Command::Tell(member, FromLead::AskPhase)).collect();
         let state = State::Recovering { engine, answers: BTreeMap::new() };
-        (Self { members, options, repair: BTreeMap::new(), promised: Epoch::default(), state }, commands)
+        let repair = BTreeMap::new();
+        let lead = Self { members, options, repair, promised: Epoch::default(), ended: None, state };
+        let commands = lead.ask(&BTreeMap::new());
+        (lead, commands)
     }
 
     /// Tensors that failed their digest and were not repaired yet.
@@ -186,9 +197,18 @@ impl Lead {
             Event::Paused(fence, result) => self.paused(state, fence, result),
             Event::Resumed => self.resumed(state),
             Event::NewEpoch(epoch) => self.new_epoch(state, epoch),
+            Event::KeepAlive => Self::keep_alive(state),
             Event::TimerFired(id) => self.timer(state, id),
         };
         (Self { state, ..self }, commands)
+    }
+
+    /// Asks every receiver that has not answered, and will ask again.
+    fn ask(&self, answers: &BTreeMap<ReceiverId, Phase>) -> Vec<Command> {
+        let silent = self.members.iter().filter(|member| !answers.contains_key(member));
+        let mut commands: Vec<_> = silent.map(|&member| Command::Tell(member, FromLead::AskPhase)).collect();
+        commands.push(Command::ArmTimer { id: ASK_AGAIN, after: self.options.repeat_after });
+        commands
     }
 
     fn note_mismatch(&mut self, event: &Event) {
@@ -205,20 +225,34 @@ impl Lead {
         if !matches!(state, State::Resting) {
             return (state, Vec::new()); // the coordinator is told how the open attempt ends, and begins again
         }
+        if self.ended.as_ref().is_some_and(|ended| fence <= ended.fence) {
+            return (state, Vec::new()); // CM-10
+        }
         let mut commands = self.tell_all(&FromLead::Begin(fence));
         let after = self.options.staging_deadline;
         commands.push(Command::ArmTimer { id: TimerId::of(&fence, TimerKind::Staging), after });
         (State::Gathering { fence, waiting: self.members.clone() }, commands)
     }
 
-    fn abort(&self, state: State, fence: Fence, cause: Cause) -> Step {
+    fn abort(&mut self, state: State, fence: Fence, cause: Cause) -> Step {
         match state {
+            State::Resting => (State::Resting, self.end_of(fence, cause)),
             State::Gathering { fence: mine, .. } if mine == fence => {
                 self.roll_back(fence, cause, Engine::Serving)
             }
             // From the pause on, the lead needs nobody but its receivers.
             state => (state, Vec::new()),
         }
+    }
+
+    /// The coordinator has not heard how an attempt ended, or the lead has never heard of it: then it ends with this.
+    fn end_of(&mut self, fence: Fence, cause: Cause) -> Vec<Command> {
+        let newest = self.ended.as_ref().map(|ended| ended.fence);
+        if newest.is_none_or(|newest| fence > newest) {
+            self.ended = Some(self.outcome(fence, Verdict::RolledBack(cause)));
+        }
+        let asked = self.ended.iter().filter(|ended| ended.fence == fence);
+        asked.map(|ended| Command::Report(ended.clone())).collect() // CM-10
     }
 
     fn roll_back(&self, fence: Fence, cause: Cause, engine: Engine) -> Step {
@@ -237,8 +271,14 @@ impl Lead {
 
     fn member(&mut self, state: State, member: ReceiverId, word: ToLead) -> Step {
         match (state, word) {
-            (State::Recovering { engine, answers }, ToLead::Phase(phase)) => {
+            (State::Recovering { engine, answers }, ToLead::Answer(phase)) => {
                 self.answer(engine, answers, member, phase)
+            }
+            // A receiver that came back meanwhile has promised nothing yet, whatever it said in its last life.
+            (State::Recovering { engine, mut answers }, ToLead::Phase(_)) => {
+                answers.remove(&member);
+                let again = Command::Tell(member, FromLead::AskPhase);
+                (State::Recovering { engine, answers }, vec![again])
             }
             (State::Gathering { fence, waiting }, ToLead::Staged(theirs)) if theirs == fence => {
                 self.staged(fence, waiting, member)
@@ -350,11 +390,10 @@ impl Lead {
         if verdict == Verdict::Committed {
             self.repair.clear();
         }
+        let outcome = self.outcome(fence, verdict.clone());
+        self.ended = Some(outcome.clone());
         match engine {
-            Engine::Serving => {
-                let report = Command::Report(self.outcome(fence, verdict));
-                (State::Resting, vec![report])
-            }
+            Engine::Serving => (State::Resting, vec![Command::Report(outcome)]),
             Engine::Paused => (State::Resuming { fence, verdict }, vec![Command::Resume]),
         }
     }
@@ -367,6 +406,11 @@ impl Lead {
             State::Reopening => (State::Resting, vec![Command::ReportServing]),
             state => (state, Vec::new()),
         }
+    }
+
+    fn keep_alive(state: State) -> Step {
+        let commands = if state == State::Resting { vec![Command::ReportServing] } else { Vec::new() };
+        (state, commands)
     }
 
     fn new_epoch(&self, state: State, epoch: Epoch) -> Step {
@@ -395,6 +439,10 @@ impl Lead {
             }
             State::Applying { fence, .. } if id == TimerId::of(&fence, TimerKind::Applying) => {
                 self.roll_back(fence, late("applying"), Engine::Paused)
+            }
+            State::Recovering { engine, answers } if id == ASK_AGAIN => {
+                let commands = self.ask(&answers);
+                (State::Recovering { engine, answers }, commands)
             }
             State::Deciding { fence, verdict, engine, waiting }
                 if id == TimerId::of(&fence, TimerKind::Repeat) =>
@@ -450,7 +498,9 @@ const fn coordinator_of(event: &Event) -> Option<Epoch> {
     match event {
         Event::Begin(fence) | Event::Abort(fence, _) => Some(fence.epoch),
         Event::NewEpoch(epoch) => Some(*epoch),
-        Event::Member(..) | Event::Paused(..) | Event::Resumed | Event::TimerFired(_) => None,
+        Event::Member(..) | Event::Paused(..) | Event::Resumed | Event::KeepAlive | Event::TimerFired(_) => {
+            None
+        }
     }
 }
 

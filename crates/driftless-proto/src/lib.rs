@@ -8,6 +8,7 @@ mod coordinator;
 mod exchange;
 mod lead;
 mod participant;
+mod patch;
 mod timer;
 
 pub use cause::{Cause, ProtocolViolation, RootCause};
@@ -23,4 +24,5 @@ pub use participant::{
     Command as ParticipantCommand, Decision, Event as ParticipantEvent, FromLead, Needs, Participant, Phase,
     ToLead,
 };
+pub use patch::{Offer, PatchBook, PatchRange, Pending};
 pub use timer::{TimerId, TimerKind};

@@ -5,7 +5,8 @@
 //! - **CM-4 (commit needs every member).** A receiver says `Staged` only after every byte was checked, and
 //!   `Applied` only after its digests were compared.
 //! - **CM-5 (fencing).** A lead with a lower incarnation than the highest heard is ignored.
-//! - **CM-10 (replay).** A decision that is repeated is acknowledged again and changes nothing.
+//! - **CM-10 (replay).** A decision that is repeated is acknowledged again and changes nothing; an attempt that was
+//!   begun here once never begins again.
 
 use crate::{
     Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Limits, ProtocolViolation, RootCause, Shape,
@@ -55,8 +56,10 @@ pub enum ToLead {
     Done(Fence, Decision),
     /// This receiver cannot go on with the attempt.
     Failed(Fence, RootCause),
-    /// The answer to `AskPhase`, and the first word of an actor that was restarted.
+    /// The first word of an actor that was restarted.
     Phase(Phase),
+    /// The answer to `AskPhase`, and the promise to ignore older leads.
+    Answer(Phase),
 }
 
 /// Where a receiver stands, as a lead must know it to decide.
@@ -112,6 +115,8 @@ pub struct Participant {
     heard: Incarnation,
     shape: Shape,
     limits: Limits,
+    /// The newest attempt that was begun here.
+    begun: Option<Fence>,
     state: State,
 }
 
@@ -129,6 +134,23 @@ enum State {
     Sealing(Fence),
 }
 
+impl State {
+    /// The last attempt that was committed here.
+    const fn committed(&self) -> Option<Fence> {
+        match self {
+            Self::Serving(last)
+            | Self::Receiving(_, _, last)
+            | Self::Checking(_, last)
+            | Self::Staged(_, last)
+            | Self::Scattering(_, last)
+            | Self::Unwinding(_, last)
+            | Self::Applied(_, last)
+            | Self::Undoing(_, last) => *last,
+            Self::Sealing(_) => None,
+        }
+    }
+}
+
 type Step = Result<(State, Vec<Command>), ProtocolViolation>;
 
 impl Participant {
@@ -144,7 +166,8 @@ impl Participant {
             Some(fence) => State::Applied(fence, committed),
             None => State::Serving(committed),
         };
-        Self { heard: Incarnation(0), shape, limits, state }
+        let begun = if applied.is_some() { applied } else { committed };
+        Self { heard: Incarnation(0), shape, limits, begun, state }
     }
 
     /// Where this receiver stands.
@@ -174,10 +197,16 @@ impl Participant {
             self.heard = *incarnation;
         }
         if matches!(event, Event::Lead(_, FromLead::AskPhase)) {
-            let answer = Command::Tell(ToLead::Phase(self.phase()));
+            let answer = Command::Tell(ToLead::Answer(self.phase()));
             return Ok((self, vec![answer]));
         }
-        let Self { heard, shape, limits, state } = self;
+        if let Event::Lead(_, FromLead::Begin(fence)) = &event {
+            if self.begun.is_some_and(|begun| *fence <= begun) {
+                return Ok((self, Vec::new())); // CM-10
+            }
+            self.begun = Some(*fence);
+        }
+        let Self { heard, shape, limits, begun, state } = self;
         let (state, commands) = match event {
             Event::Lead(_, FromLead::Begin(fence)) => begin(state, fence, &shape, &limits),
             Event::Lead(_, FromLead::Apply(fence)) => apply(state, fence),
@@ -190,20 +219,25 @@ impl Participant {
             Event::Undone(fence) => Ok(undone(state, fence)),
             Event::Sealed(fence) => Ok(sealed(state, fence)),
         }?;
-        Ok((Self { heard, shape, limits, state }, commands))
+        Ok((Self { heard, shape, limits, begun, state }, commands))
     }
 }
 
 fn begin(state: State, fence: Fence, shape: &Shape, limits: &Limits) -> Step {
-    match state {
-        State::Serving(last) => {
-            let (exchange, commands) = Exchange::open(fence, shape.clone(), BTreeMap::new(), limits.clone());
-            let state = State::Receiving(fence, exchange, last);
-            Ok((state, commands.into_iter().map(|command| Command::Exchange(fence, command)).collect()))
+    let (last, mut commands) = match state {
+        State::Serving(last) => (last, Vec::new()),
+        // A lead begins another attempt only when the last one has ended everywhere: this one was begun here by a word
+        // that came too late. Nothing of it is written.
+        State::Receiving(older, _, last) => {
+            let stop = Command::Exchange(older, ExchangeCommand::AbortTransfers);
+            (last, vec![stop, Command::Discard(older)])
         }
-        // An older attempt is still open here: its lead rolls it back before it begins another.
-        _ => Err(ProtocolViolation { state: "an open attempt", event: "begin" }),
-    }
+        State::Checking(older, last) | State::Staged(older, last) => (last, vec![Command::Discard(older)]),
+        _ => return Err(ProtocolViolation { state: "an attempt that is being written", event: "begin" }),
+    };
+    let (exchange, opening) = Exchange::open(fence, shape.clone(), BTreeMap::new(), limits.clone());
+    commands.extend(opening.into_iter().map(|command| Command::Exchange(fence, command)));
+    Ok((State::Receiving(fence, exchange, last), commands))
 }
 
 fn exchange(state: State, fence: Fence, event: ExchangeEvent) -> Step {
@@ -274,10 +308,10 @@ fn scattered(state: State, fence: Fence, result: Result<(), RootCause>) -> (Stat
 fn commit(state: State, fence: Fence) -> Step {
     match state {
         State::Applied(mine, _) if mine == fence => Ok((State::Sealing(fence), vec![Command::Seal(fence)])),
-        State::Sealing(mine) if mine == fence => Ok((State::Sealing(mine), Vec::new())),
+        State::Sealing(mine) if fence <= mine => Ok((State::Sealing(mine), Vec::new())),
         // CM-10: a repeated commit is acknowledged again.
-        State::Serving(Some(mine)) if mine == fence => {
-            Ok((State::Serving(Some(mine)), vec![Command::Tell(ToLead::Done(fence, Decision::Commit))]))
+        state if state.committed().is_some_and(|committed| fence <= committed) => {
+            Ok((state, vec![Command::Tell(ToLead::Done(fence, Decision::Commit))]))
         }
         _ => Err(ProtocolViolation { state: "an attempt that was not applied", event: "commit" }),
     }

@@ -17,8 +17,12 @@ pub enum TimerKind {
     Applying,
     /// A decision that is not acknowledged yet is sent again.
     Repeat,
+    /// A receiver that has not said where it stands is asked again.
+    AskAgain,
     /// A replica whose attempt failed is tried again.
     BackOff(ReplicaId),
+    /// The coordinator must have heard how the attempt for a replica ended.
+    Attempt(ReplicaId),
 }
 
 /// One armed timer: a machine that moved on to another attempt does not mistake an old timer for its own.

@@ -64,6 +64,7 @@ impl Default for NodeOptions {
                 max_attempts: 8,
                 first_back_off: Duration::from_millis(20),
                 longest_back_off: Duration::from_secs(2),
+                attempt_deadline: Duration::from_secs(150),
             },
             version_deadline: Duration::from_secs(300),
             max_lag_versions: 8,

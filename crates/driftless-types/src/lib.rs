@@ -8,6 +8,7 @@ mod bounded;
 mod digest;
 mod dtype;
 mod ids;
+mod retry;
 mod shape;
 mod transfer;
 
@@ -18,5 +19,6 @@ pub use ids::{
     Attempt, Epoch, Fqn, Incarnation, Member, ParamId, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId,
     Version,
 };
+pub use retry::Retry;
 pub use shape::Shape;
 pub use transfer::{BufferId, ChangeSet, EdgeId, Fence, Payload, Round};

@@ -1,7 +1,7 @@
 use crate::words::{died, epoch, fence, receiver, sender};
 use driftless_proto::{
-    Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Needs, Outcome, ReplicaOutcome,
-    Verdict,
+    Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Needs, Outcome,
+    ReplicaOutcome, RootCause, TimerId, TimerKind, Verdict,
 };
 use driftless_types::{Fence, Member, PlanDigest, ReplicaId, RunId, SenderId, Version};
 use std::collections::BTreeMap;
@@ -16,9 +16,27 @@ fn fresh(counter: u64) -> Coordinator {
         max_attempts: MAX_ATTEMPTS,
         first_back_off: Duration::from_millis(100),
         longest_back_off: Duration::from_millis(150),
+        attempt_deadline: Duration::from_secs(20),
     };
     let senders = [SenderId(0), SenderId(1)];
     Coordinator::new(RunId::default(), PlanDigest::default(), epoch(counter), senders, receivers, options)
+}
+
+trait Hears {
+    /// Feeds an event; the deadlines of attempts are left out of the answer.
+    fn hears(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand>;
+}
+
+impl Hears for Coordinator {
+    fn hears(&mut self, event: CoordinatorEvent) -> Vec<CoordinatorCommand> {
+        let mut out = self.handle(event);
+        out.retain(|command| !matches!(command, CoordinatorCommand::ArmTimer { id, .. } if is_deadline(id)));
+        out
+    }
+}
+
+const fn is_deadline(id: &TimerId) -> bool {
+    matches!(id.kind, TimerKind::Attempt(_))
 }
 
 fn ready(id: u32, version: u64) -> CoordinatorEvent {
@@ -50,7 +68,7 @@ fn begin(replica: u32, fence: Fence, base: u64) -> CoordinatorCommand {
 
 fn all_up(coordinator: &mut Coordinator) {
     for (replica, rank) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-        assert!(coordinator.handle(CoordinatorEvent::ReceiverUp(receiver(replica, rank))).is_empty());
+        assert!(coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(replica, rank))).is_empty());
     }
 }
 
@@ -58,10 +76,10 @@ fn all_up(coordinator: &mut Coordinator) {
 fn attempting() -> Coordinator {
     let mut coordinator = fresh(1);
     all_up(&mut coordinator);
-    coordinator.handle(serving(0, 0));
-    coordinator.handle(serving(1, 0));
-    coordinator.handle(ready(0, 1));
-    let begun = coordinator.handle(ready(1, 1));
+    coordinator.hears(serving(0, 0));
+    coordinator.hears(serving(1, 0));
+    coordinator.hears(ready(0, 1));
+    let begun = coordinator.hears(ready(1, 1));
     assert_eq!(begun, [begin(0, fence(1, 1, 1), 0), begin(1, fence(1, 2, 1), 0)]);
     coordinator
 }
@@ -73,16 +91,16 @@ fn cm12_an_outcome_that_died_with_a_lead_or_a_coordinator_is_told_all_the_same()
     let lead = down(Member::Receiver(receiver(0, 0)));
     let cause = died(0, 0);
     let abort = CoordinatorCommand::Abort { fence: fence(1, 1, 1), replica: ReplicaId(0), cause };
-    assert_eq!(coordinator.handle(lead), [abort]);
+    assert_eq!(coordinator.hears(lead), [abort]);
     let committed = settled(0, 1, ReplicaOutcome::Committed);
-    assert_eq!(coordinator.handle(serving(0, 1)), std::slice::from_ref(&committed));
-    assert_eq!(coordinator.handle(CoordinatorEvent::ReceiverUp(receiver(0, 0))), []);
+    assert_eq!(coordinator.hears(serving(0, 1)), std::slice::from_ref(&committed));
+    assert_eq!(coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(0, 0))), []);
     // A coordinator that was not there when the version was committed.
     let mut next = fresh(2);
     all_up(&mut next);
-    next.handle(serving(0, 1));
-    next.handle(ready(0, 1));
-    assert_eq!(next.handle(ready(1, 1)), [committed]);
+    next.hears(serving(0, 1));
+    next.hears(ready(0, 1));
+    assert_eq!(next.hears(ready(1, 1)), [committed]);
 }
 
 #[test]
@@ -90,67 +108,115 @@ fn cm12_a_sender_that_comes_back_hears_every_outcome_again() {
     let mut coordinator = attempting();
     let committed = settled(0, 1, ReplicaOutcome::Committed);
     let end = ended(0, fence(1, 1, 1), Verdict::Committed, 1);
-    assert_eq!(coordinator.handle(end), std::slice::from_ref(&committed));
+    assert_eq!(coordinator.hears(end), std::slice::from_ref(&committed));
     let cause = died(1, 1);
     let mut attempt = fence(1, 2, 1);
     for tried in 1..=MAX_ATTEMPTS {
-        let out = coordinator.handle(ended(1, attempt, Verdict::RolledBack(cause.clone()), 0));
+        let out = coordinator.hears(ended(1, attempt, Verdict::RolledBack(cause.clone()), 0));
         if tried == MAX_ATTEMPTS {
             break;
         }
         let [CoordinatorCommand::ArmTimer { id, .. }] = out[..] else { panic!("{out:?}") };
         attempt = fence(1, 2 + tried, 1);
-        assert_eq!(coordinator.handle(CoordinatorEvent::TimerFired(id)), [begin(1, attempt, 0)]);
+        assert_eq!(coordinator.hears(CoordinatorEvent::TimerFired(id)), [begin(1, attempt, 0)]);
     }
-    assert_eq!(coordinator.handle(down(sender(1))), []);
+    assert_eq!(coordinator.hears(down(sender(1))), []);
     let lagging = settled(1, 1, ReplicaOutcome::Lagging { at: Version(0), cause });
-    assert_eq!(coordinator.handle(ready(1, 1)), [committed, lagging]);
+    assert_eq!(coordinator.hears(ready(1, 1)), [committed, lagging]);
 }
 
 #[test]
 fn cm12_a_report_from_before_the_attempt_does_not_fail_it() {
     let mut coordinator = attempting();
-    assert_eq!(coordinator.handle(serving(0, 0)), []);
+    assert_eq!(coordinator.hears(serving(0, 0)), []);
     let committed = settled(0, 1, ReplicaOutcome::Committed);
-    assert_eq!(coordinator.handle(ended(0, fence(1, 1, 1), Verdict::Committed, 1)), [committed]);
+    assert_eq!(coordinator.hears(ended(0, fence(1, 1, 1), Verdict::Committed, 1)), [committed]);
 }
 
 #[test]
 fn cm10_a_failed_replay_of_a_served_version_is_no_failure() {
     let mut coordinator = attempting();
     let committed = settled(0, 1, ReplicaOutcome::Committed);
-    assert_eq!(coordinator.handle(ended(0, fence(1, 1, 1), Verdict::Committed, 1)), [committed]);
+    assert_eq!(coordinator.hears(ended(0, fence(1, 1, 1), Verdict::Committed, 1)), [committed]);
     for attempt in 10..10 + MAX_ATTEMPTS {
         let verdict = Verdict::RolledBack(died(0, 1));
-        assert_eq!(coordinator.handle(ended(0, fence(1, attempt, 1), verdict, 1)), []);
+        assert_eq!(coordinator.hears(ended(0, fence(1, attempt, 1), verdict, 1)), []);
     }
+}
+
+#[test]
+fn cm10_a_report_that_is_heard_twice_counts_once() {
+    let mut coordinator = attempting();
+    let rolled_back = ended(0, fence(1, 1, 1), Verdict::RolledBack(died(0, 1)), 0);
+    let out = coordinator.hears(rolled_back.clone());
+    let [CoordinatorCommand::ArmTimer { id, .. }] = out[..] else { panic!("{out:?}") };
+    assert_eq!(coordinator.hears(rolled_back.clone()), []);
+    assert_eq!(coordinator.hears(CoordinatorEvent::TimerFired(id)), [begin(0, fence(1, 3, 1), 0)]);
+    let before = coordinator.clone();
+    assert_eq!(coordinator.hears(rolled_back.clone()), []);
+    assert_eq!(coordinator, before);
+    // From a lead that came back it says that the lead is there.
+    coordinator.hears(down(Member::Receiver(receiver(0, 0))));
+    assert_eq!(coordinator.hears(rolled_back), []);
+    let up = CoordinatorEvent::ReceiverUp(receiver(0, 0));
+    assert_eq!(coordinator.hears(up), [begin(0, fence(1, 4, 1), 0)]);
+}
+
+#[test]
+fn cm10_older_news_of_a_sender_is_no_news() {
+    let mut coordinator = attempting();
+    coordinator.hears(ready(0, 2));
+    let before = coordinator.clone();
+    assert_eq!(coordinator.hears(ready(0, 1)), []);
+    assert_eq!(coordinator, before);
+    // A sender that lost its patch has died before it says so.
+    coordinator.hears(down(sender(0)));
+    let before = coordinator.clone();
+    coordinator.hears(ready(0, 1));
+    assert_ne!(coordinator, before);
+}
+
+#[test]
+fn cm11_an_attempt_of_which_nothing_is_heard_is_given_up_until_its_lead_answers() {
+    let mut coordinator = attempting();
+    let mine = fence(1, 1, 1);
+    let id = TimerId::of(&mine, TimerKind::Attempt(ReplicaId(0)));
+    let cause = Cause::at(receiver(0, 0), RootCause::Deadline { step: "the attempt" });
+    let abort = CoordinatorCommand::Abort { fence: mine, replica: ReplicaId(0), cause: cause.clone() };
+    let again = CoordinatorCommand::ArmTimer { id, after: Duration::from_secs(20) };
+    for _ in 0..2 {
+        let out = coordinator.handle(CoordinatorEvent::TimerFired(id));
+        assert_eq!(out, [abort.clone(), again.clone()]);
+    }
+    coordinator.hears(ended(0, mine, Verdict::RolledBack(cause), 0));
+    assert_eq!(coordinator.handle(CoordinatorEvent::TimerFired(id)), []);
 }
 
 #[test]
 fn cm5_attempts_carry_the_epoch_and_rise_within_it() {
     let mut coordinator = attempting();
     assert_eq!(coordinator.epoch(), epoch(1));
-    coordinator.handle(ended(0, fence(1, 1, 1), Verdict::Committed, 1));
-    coordinator.handle(ended(1, fence(1, 2, 1), Verdict::Committed, 1));
-    assert_eq!(coordinator.handle(ready(0, 2)), []);
-    let begun = coordinator.handle(ready(1, 2));
+    coordinator.hears(ended(0, fence(1, 1, 1), Verdict::Committed, 1));
+    coordinator.hears(ended(1, fence(1, 2, 1), Verdict::Committed, 1));
+    assert_eq!(coordinator.hears(ready(0, 2)), []);
+    let begun = coordinator.hears(ready(1, 2));
     assert_eq!(begun, [begin(0, fence(1, 3, 2), 1), begin(1, fence(1, 4, 2), 1)]);
 }
 
 #[test]
 fn cm4_nothing_begins_before_every_member_is_up_and_every_sender_holds_the_version() {
     let mut coordinator = fresh(1);
-    assert_eq!(coordinator.handle(serving(0, 0)), []);
-    assert_eq!(coordinator.handle(ready(0, 2)), []);
-    assert_eq!(coordinator.handle(ready(1, 1)), []);
-    assert_eq!(coordinator.handle(CoordinatorEvent::ReceiverUp(receiver(0, 0))), []);
-    assert_eq!(coordinator.handle(ready(1, 2)), []);
+    assert_eq!(coordinator.hears(serving(0, 0)), []);
+    assert_eq!(coordinator.hears(ready(0, 2)), []);
+    assert_eq!(coordinator.hears(ready(1, 1)), []);
+    assert_eq!(coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(0, 0))), []);
+    assert_eq!(coordinator.hears(ready(1, 2)), []);
     let last = CoordinatorEvent::ReceiverUp(receiver(0, 1));
-    assert_eq!(coordinator.handle(last), [begin(0, fence(1, 1, 2), 0)]);
+    assert_eq!(coordinator.hears(last), [begin(0, fence(1, 1, 2), 0)]);
     // The other replica's lead has not reported: it is unheard.
-    assert_eq!(coordinator.handle(CoordinatorEvent::ReceiverUp(receiver(1, 0))), []);
-    assert_eq!(coordinator.handle(CoordinatorEvent::ReceiverUp(receiver(1, 1))), []);
-    assert_eq!(coordinator.handle(serving(1, 0)), [begin(1, fence(1, 2, 2), 0)]);
+    assert_eq!(coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(1, 0))), []);
+    assert_eq!(coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(1, 1))), []);
+    assert_eq!(coordinator.hears(serving(1, 0)), [begin(1, fence(1, 2, 2), 0)]);
 }
 
 #[test]
@@ -158,34 +224,34 @@ fn cm15_a_receiver_that_dies_aborts_its_own_replica_alone() {
     let mut coordinator = attempting();
     let member = Member::Receiver(receiver(1, 1));
     let abort = CoordinatorCommand::Abort { fence: fence(1, 2, 1), replica: ReplicaId(1), cause: died(1, 1) };
-    assert_eq!(coordinator.handle(down(member)), [abort]);
+    assert_eq!(coordinator.hears(down(member)), [abort]);
     // The lead alone ends it: while the receiver is down nothing begins, not even after the back-off.
-    let out = coordinator.handle(ended(1, fence(1, 2, 1), Verdict::RolledBack(died(1, 1)), 0));
+    let out = coordinator.hears(ended(1, fence(1, 2, 1), Verdict::RolledBack(died(1, 1)), 0));
     let [CoordinatorCommand::ArmTimer { id, .. }] = out[..] else { panic!("{out:?}") };
-    assert_eq!(coordinator.handle(CoordinatorEvent::TimerFired(id)), []);
+    assert_eq!(coordinator.hears(CoordinatorEvent::TimerFired(id)), []);
     let up = CoordinatorEvent::ReceiverUp(receiver(1, 1));
-    assert_eq!(coordinator.handle(up), [begin(1, fence(1, 3, 1), 0)]);
+    assert_eq!(coordinator.hears(up), [begin(1, fence(1, 3, 1), 0)]);
 }
 
 #[test]
 fn cm12_a_sender_that_dies_aborts_every_attempt_and_all_are_tried_again() {
     let mut coordinator = attempting();
-    let out = coordinator.handle(down(sender(0)));
+    let out = coordinator.hears(down(sender(0)));
     let aborted = |command: &CoordinatorCommand| matches!(command, CoordinatorCommand::Abort { .. });
     assert_eq!((out.len(), out.iter().all(aborted)), (2, true));
     let cause = died(0, 0);
     let mut timers = Vec::new();
     for (replica, attempt) in [(0, 1), (1, 2)] {
         let verdict = Verdict::RolledBack(cause.clone());
-        let out = coordinator.handle(ended(replica, fence(1, attempt, 1), verdict, 0));
+        let out = coordinator.hears(ended(replica, fence(1, attempt, 1), verdict, 0));
         let [CoordinatorCommand::ArmTimer { id, after }] = out[..] else { panic!("{out:?}") };
         assert_eq!(after, Duration::from_millis(100));
         timers.push(id);
     }
     for id in timers {
-        assert_eq!(coordinator.handle(CoordinatorEvent::TimerFired(id)), []);
+        assert_eq!(coordinator.hears(CoordinatorEvent::TimerFired(id)), []);
     }
-    let begun = coordinator.handle(ready(0, 1));
+    let begun = coordinator.hears(ready(0, 1));
     assert_eq!(begun, [begin(0, fence(1, 3, 1), 0), begin(1, fence(1, 4, 1), 0)]);
 }
 
@@ -195,16 +261,16 @@ fn cm12_back_off_doubles_up_to_its_bound_and_a_newer_version_starts_afresh() {
     let mut pauses = Vec::new();
     let mut attempt = fence(1, 2, 1);
     for tried in 1..MAX_ATTEMPTS {
-        let out = coordinator.handle(ended(1, attempt, Verdict::RolledBack(died(1, 1)), 0));
+        let out = coordinator.hears(ended(1, attempt, Verdict::RolledBack(died(1, 1)), 0));
         let [CoordinatorCommand::ArmTimer { id, after }] = out[..] else { panic!("{out:?}") };
         pauses.push(after.as_millis());
         attempt = fence(1, 2 + tried, 1);
-        assert_eq!(coordinator.handle(CoordinatorEvent::TimerFired(id)), [begin(1, attempt, 0)]);
+        assert_eq!(coordinator.hears(CoordinatorEvent::TimerFired(id)), [begin(1, attempt, 0)]);
     }
     assert_eq!(pauses, [100, 150]);
     let cause = died(1, 0);
     let lagging = settled(1, 1, ReplicaOutcome::Lagging { at: Version(0), cause: cause.clone() });
-    assert_eq!(coordinator.handle(ended(1, attempt, Verdict::RolledBack(cause), 0)), [lagging]);
-    assert_eq!(coordinator.handle(ready(0, 2)), []);
-    assert_eq!(coordinator.handle(ready(1, 2)), [begin(1, fence(1, 5, 2), 0)]);
+    assert_eq!(coordinator.hears(ended(1, attempt, Verdict::RolledBack(cause), 0)), [lagging]);
+    assert_eq!(coordinator.hears(ready(0, 2)), []);
+    assert_eq!(coordinator.hears(ready(1, 2)), [begin(1, fence(1, 5, 2), 0)]);
 }

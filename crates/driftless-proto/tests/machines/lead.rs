@@ -32,7 +32,7 @@ impl Bench {
     /// Both receivers serve, the coordinator has been told.
     fn resting() -> Self {
         let mut bench = Self::recovering(Engine::Serving);
-        bench.both(ToLead::Phase(Phase::Serving(None)));
+        bench.both(ToLead::Answer(Phase::Serving(None)));
         bench.out.clear();
         bench
     }
@@ -284,9 +284,9 @@ fn cm3_a_restarted_lead_commits_only_what_all_have_applied_or_committed() {
         let mut bench = Bench::recovering(Engine::Paused);
         assert_eq!(bench.took(), to_both(&FromLead::AskPhase));
         bench.on(LeadEvent::Begin(self::fence(1, 2, 1)));
-        bench.says(0, ToLead::Phase(first));
+        bench.says(0, ToLead::Answer(first));
         assert_eq!(bench.took(), []);
-        bench.says(1, ToLead::Phase(second));
+        bench.says(1, ToLead::Answer(second));
         bench.assert_decided(fence, decision);
         bench.both(ToLead::Done(fence, decision));
         assert_eq!(bench.took(), [LeadCommand::Resume]);
@@ -297,7 +297,7 @@ fn cm3_a_restarted_lead_commits_only_what_all_have_applied_or_committed() {
 fn cm11_a_restarted_lead_resumes_an_engine_that_was_left_paused() {
     let mut bench = Bench::recovering(Engine::Paused);
     bench.took();
-    bench.both(ToLead::Phase(Phase::Serving(Some(fence(1, 1, 1)))));
+    bench.both(ToLead::Answer(Phase::Serving(Some(fence(1, 1, 1)))));
     assert_eq!(bench.took(), [LeadCommand::Resume]);
     bench.on(LeadEvent::Begin(fence(1, 2, 2)));
     assert_eq!(bench.took(), []);
@@ -327,4 +327,78 @@ fn cm12_tensors_with_a_wrong_digest_are_asked_for_whole_until_a_commit() {
     bench.both(ToLead::Applied(fence));
     bench.both(ToLead::Done(fence, Decision::Commit));
     assert!(bench.lead.expect("a lead").repair().is_empty());
+}
+
+#[test]
+fn cm11_a_lead_that_comes_back_asks_until_everyone_has_answered() {
+    let mut bench = Bench::recovering(Engine::Serving);
+    let id = bench.out.iter().find_map(armed).expect("a timer");
+    bench.took();
+    bench.says(1, ToLead::Answer(Phase::Serving(None)));
+    for _ in 0..2 {
+        bench.on(LeadEvent::TimerFired(id));
+        assert_eq!(bench.out.iter().find_map(armed), Some(id));
+        assert_eq!(bench.took(), [LeadCommand::Tell(receiver(0, 0), FromLead::AskPhase)]);
+    }
+    bench.says(0, ToLead::Answer(Phase::Serving(None)));
+    assert_eq!(bench.took(), [LeadCommand::ReportServing]);
+    bench.assert_ignored(LeadEvent::TimerFired(id));
+}
+
+fn armed(command: &LeadCommand) -> Option<TimerId> {
+    match command {
+        LeadCommand::ArmTimer { id, .. } => Some(*id),
+        _ => None,
+    }
+}
+
+#[test]
+fn cm10_an_attempt_that_has_ended_is_reported_again_and_never_begun_again() {
+    let fence = fence(1, 2, 1);
+    let mut bench = Bench::gathering(fence);
+    bench.says(1, ToLead::Failed(fence, RootCause::Aborted));
+    bench.both(ToLead::Done(fence, Decision::Rollback));
+    let report = bench.took().pop().expect("a report");
+    assert!(matches!(report, LeadCommand::Report(_)));
+    bench.assert_ignored(LeadEvent::Begin(fence));
+    bench.assert_ignored(LeadEvent::Begin(self::fence(1, 1, 1)));
+    bench.on(LeadEvent::Abort(fence, died(0, 0)));
+    assert_eq!(bench.took(), [report]);
+    bench.assert_ignored(LeadEvent::Abort(self::fence(1, 1, 1), died(0, 0)));
+}
+
+#[test]
+fn cm11_an_attempt_whose_begin_was_lost_ends_when_it_is_given_up() {
+    let mut bench = Bench::resting();
+    let fence = fence(1, 1, 1);
+    bench.on(LeadEvent::Abort(fence, died(0, 1)));
+    let out = bench.took();
+    assert!(matches!(&out[..], [report] if rolled_back(report) == Some(&died(0, 1))), "{out:?}");
+    // The word that was lost comes after all.
+    bench.assert_ignored(LeadEvent::Begin(fence));
+}
+
+#[test]
+fn cm11_a_resting_lead_says_again_where_its_replica_stands() {
+    let mut bench = Bench::resting();
+    bench.on(LeadEvent::KeepAlive);
+    assert_eq!(bench.took(), [LeadCommand::ReportServing]);
+    Bench::gathering(fence(1, 1, 1)).assert_ignored(LeadEvent::KeepAlive);
+}
+
+#[test]
+fn cm5_only_an_answer_to_the_question_is_a_promise() {
+    let fence = fence(1, 1, 1);
+    let mut bench = Bench::recovering(Engine::Paused);
+    bench.took();
+    bench.says(1, ToLead::Answer(Phase::Applied(fence)));
+    bench.says(1, ToLead::Phase(Phase::Applied(fence)));
+    assert_eq!(bench.took(), [LeadCommand::Tell(receiver(0, 1), FromLead::AskPhase)]);
+    bench.says(0, ToLead::Answer(Phase::Applied(fence)));
+    assert_eq!(bench.took(), [], "the receiver that came back has to answer again");
+    bench.says(1, ToLead::Answer(Phase::Applied(fence)));
+    bench.assert_decided(fence, Decision::Commit);
+    // An answer that was asked for twice comes late and means nothing.
+    let mut bench = Bench::gathering(fence);
+    bench.assert_ignored(LeadEvent::Member(receiver(0, 1), ToLead::Answer(Phase::Serving(None))));
 }

@@ -4,4 +4,5 @@ mod coordinator;
 mod exchange;
 mod lead;
 mod participant;
+mod patch;
 mod words;

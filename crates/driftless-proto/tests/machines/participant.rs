@@ -158,7 +158,7 @@ fn cm5_an_older_lead_is_ignored_and_an_answer_is_a_promise() {
     let fence = fence(1, 1, 1);
     let mut bench = Bench::staged(fence);
     bench.on(ParticipantEvent::Lead(Incarnation(4), FromLead::AskPhase));
-    assert_eq!(bench.took(), [ParticipantCommand::Tell(ToLead::Phase(Phase::Open(fence)))]);
+    assert_eq!(bench.took(), [ParticipantCommand::Tell(ToLead::Answer(Phase::Open(fence)))]);
     let before = bench.participant.clone();
     bench.hears(FromLead::Apply(fence));
     bench.hears(FromLead::Decide(fence, Decision::Commit));
@@ -222,4 +222,48 @@ fn ex6_an_exchange_that_fails_leaves_the_attempt_and_says_so() {
     assert!(took.contains(&abort), "{took:?}");
     bench.on(ParticipantEvent::Exchange(fence, ExchangeEvent::PayloadMoved));
     assert_eq!(bench.took(), []);
+}
+
+#[test]
+fn cm10_an_attempt_that_was_begun_here_never_begins_again() {
+    let (first, second) = (fence(1, 1, 1), fence(1, 2, 1));
+    let mut bench = Bench::receiving(first);
+    bench.hears(FromLead::Begin(first));
+    assert_eq!(bench.took(), []);
+    bench.hears(FromLead::Decide(first, Decision::Rollback));
+    bench.took();
+    bench.hears(FromLead::Begin(first));
+    assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Serving(None)));
+    let mut bench = restored(Some(second), None);
+    bench.hears(FromLead::Begin(first));
+    bench.hears(FromLead::Begin(second));
+    assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Serving(Some(second))));
+}
+
+#[test]
+fn cm3_an_attempt_that_was_begun_too_late_gives_way_to_the_next() {
+    let (late, next) = (fence(1, 1, 1), fence(1, 2, 1));
+    for mut bench in [Bench::receiving(late), Bench::checking(late), Bench::staged(late)] {
+        bench.hears(FromLead::Begin(next));
+        assert!(bench.took().contains(&ParticipantCommand::Discard(late)));
+        assert_eq!(bench.participant.phase(), Phase::Open(next));
+    }
+}
+
+#[test]
+fn cm10_an_older_commit_that_comes_again_is_acknowledged_and_changes_nothing() {
+    let (old, new) = (fence(1, 1, 1), fence(1, 2, 2));
+    let mut bench = restored(Some(old), None);
+    bench.hears(FromLead::Begin(new));
+    bench.took();
+    let before = bench.participant.clone();
+    bench.hears(FromLead::Decide(old, Decision::Commit));
+    assert_eq!((bench.took(), bench.participant), (vec![done(old, Decision::Commit)], before));
+    let mut bench = restored(Some(old), Some(new));
+    bench.hears(FromLead::Decide(new, Decision::Commit));
+    bench.took();
+    bench.hears(FromLead::Decide(old, Decision::Commit));
+    assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Applied(new)));
+    let unknown = ParticipantEvent::Lead(LEAD, FromLead::Decide(fence(1, 3, 2), Decision::Commit));
+    assert!(restored(Some(old), None).try_on(unknown).is_err(), "a commit of what was never applied");
 }

@@ -18,6 +18,7 @@ impl World {
             max_attempts: self.options.max_attempts,
             first_back_off: Duration::from_millis(50),
             longest_back_off: Duration::from_millis(1000),
+            attempt_deadline: Duration::from_millis(15_000),
         };
         let (senders, receivers) = (self.senders.keys().copied(), self.receivers.keys().copied());
         let (run, plan) = (RunId::default(), PlanDigest::default());

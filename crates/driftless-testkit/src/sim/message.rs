@@ -167,9 +167,16 @@ fn to_lead(word: &ToLead) -> String {
         ToLead::Applied(fence) => format!("applied {fence}"),
         ToLead::Done(fence, decision) => format!("done {decision:?} {fence}"),
         ToLead::Failed(fence, root) => format!("failed {fence}: {root}"),
-        ToLead::Phase(Phase::Serving(None)) => "phase serving".into(),
-        ToLead::Phase(Phase::Serving(Some(fence))) => format!("phase serving {fence}"),
-        ToLead::Phase(Phase::Open(fence)) => format!("phase open {fence}"),
-        ToLead::Phase(Phase::Applied(fence)) => format!("phase applied {fence}"),
+        ToLead::Phase(phase) => format!("it is back, {}", described_phase(phase)),
+        ToLead::Answer(phase) => format!("it is {}", described_phase(phase)),
+    }
+}
+
+fn described_phase(phase: &Phase) -> String {
+    match phase {
+        Phase::Serving(None) => "serving".into(),
+        Phase::Serving(Some(fence)) => format!("serving {fence}"),
+        Phase::Open(fence) => format!("open for {fence}"),
+        Phase::Applied(fence) => format!("applied to {fence}"),
     }
 }

@@ -9,7 +9,7 @@ use super::senders::{limits, receiver_shape};
 use super::world::{STALL_MS, World};
 use driftless_proto::{
     CoordinatorEvent, Decision, FromLead, Lead, LeadCommand, LeadEvent, LeadOptions, Participant,
-    ParticipantCommand, ParticipantEvent, RootCause, ToLead, Verdict,
+    ParticipantCommand, ParticipantEvent, RootCause, TimerKind, ToLead, Verdict,
 };
 use driftless_types::{Fence, Incarnation, Member, ReceiverId, ReplicaId};
 use std::time::Duration;
@@ -284,6 +284,9 @@ impl World {
             }
             LeadCommand::Resume if self.options.sabotage == Sabotage::NeverResume => {}
             LeadCommand::Resume => self.call_hook(replica, Call { by: me, hook: Hook::Resume }),
+            // Nobody will ever answer there, and the simulation is to come to its end.
+            LeadCommand::ArmTimer { id: timer, .. }
+                if timer.kind == TimerKind::AskAgain && !self.takes_part(replica) => {}
             LeadCommand::ArmTimer { id, after } => {
                 self.arm(me, after, Message::ToLead(LeadEvent::TimerFired(id)));
             }

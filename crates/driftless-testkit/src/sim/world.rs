@@ -325,7 +325,7 @@ impl World {
         Ok(())
     }
 
-    fn takes_part(&self, id: ReplicaId) -> bool {
+    pub(super) fn takes_part(&self, id: ReplicaId) -> bool {
         self.options.missing == Missing::Nobody || id != ReplicaId(0)
     }
 
