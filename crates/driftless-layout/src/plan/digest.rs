@@ -155,3 +155,6 @@ impl Writer {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,7 @@
 
 use crate::configs::{Case, ExpertSizes, Sizes};
 use crate::rules::{self, Element, Engine, Mesh};
+use crate::zero;
 use driftless_layout::{
     Box2, EngineMesh, ExpertPlacement, Fragment, GateUpOrder, MegatronMesh, MegatronOptimizer, ParamMeta,
     Piece, RemapPlan, ReplicaPlan, RolloutEngine, SenderPlan, SourceTensor, TrainerKind, ZeroGroups,
@@ -326,6 +327,13 @@ pub(crate) fn check(sizes: &Sizes, case: &Case) {
         .collect();
     check_owners(&plan, sizes, case, &numbering, &memories);
     check_receivers(&plan, sizes, &numbering, &memories);
+    if let TrainerKind::Megatron(of) = &case.trainer.kind
+        && let MegatronOptimizer::Distributed { bucket_elements } = of.optimizer
+    {
+        let never = u64::MAX;
+        let bucket = bucket_elements.map_or(40_000_000, |bucket| if bucket == 0 { never } else { bucket });
+        zero::check(&plan, sizes, &mesh(sizes, of), bucket);
+    }
     check_cells(&plan, &numbering);
     check_fragments(&plan);
 }

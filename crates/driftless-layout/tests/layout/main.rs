@@ -11,3 +11,4 @@ mod refusals;
 mod rules;
 mod summary;
 mod texts;
+mod zero;

@@ -303,12 +303,14 @@ fn ly4_meshes_built_in_code_are_checked_like_texts() {
 }
 
 #[test]
-fn expert_parallelism_of_a_dense_model_is_ignored_by_sglang_and_says_so() {
-    let case = Case::new(&Sizes::dense(), "hf", &["sglang:tp=2,ep=2"]);
-    assert!(case.rollouts[0].ignores_expert_axis(&case.model));
-    let plain = Case::new(&Sizes::dense(), "hf", &["sglang:tp=2"]);
-    assert!(!plain.rollouts[0].ignores_expert_axis(&plain.model));
-    assert_eq!(case.plan().replicas()[0].receivers, plain.plan().replicas()[0].receivers);
+fn expert_parallelism_of_a_dense_model_is_ignored_and_says_so() {
+    for engine in ["sglang", "vllm"] {
+        let case = Case::new(&Sizes::dense(), "hf", &[&format!("{engine}:tp=2,ep=4")]);
+        assert!(case.rollouts[0].ignores_expert_axis(&case.model));
+        let plain = Case::new(&Sizes::dense(), "hf", &[&format!("{engine}:tp=2")]);
+        assert!(!plain.rollouts[0].ignores_expert_axis(&plain.model));
+        assert_eq!(case.plan().replicas()[0].receivers, plain.plan().replicas()[0].receivers);
+    }
 }
 
 fn contradiction(error: &LayoutError) -> String {
