@@ -1,8 +1,8 @@
 //! What a backend does: the four kernels behind one object-safe trait.
 
-use crate::{DeviceError, UndoLog};
+use crate::{Bitset, DeviceError, UndoLog};
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::{Cast, DigestKeys, MasterAudit, Rule};
+use driftless_numerics::{Cast, DigestKeys, MasterAudit, Rule, StepClass};
 use driftless_types::{ChangeSet, Digest};
 use std::sync::atomic::AtomicBool;
 
@@ -17,12 +17,12 @@ pub enum PieceRule {
     Untouched,
 }
 
-/// How one piece of a source tensor is judged against a snapshot.
+/// How one piece of a source tensor is judged where old bits, or a mask of changes, are at hand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PieceDiff {
-    /// By comparison with the snapshot.
+    /// By comparison with the old bits, or by the mask.
     Compare,
-    /// It is sent whole: no changes are listed, the snapshot is brought up to date.
+    /// It is sent whole: no changes are listed, a snapshot is brought up to date.
     Dense,
 }
 
@@ -37,7 +37,7 @@ pub enum ChangeSource<'a> {
         master: &'a [f32],
         /// First moments after the step.
         exp_avg: &'a [f32],
-        /// Second moments after the step.
+        /// Second moments after the step; empty if no rule reads them, as that of SGD.
         exp_avg_sq: &'a [f32],
         /// One per piece of the tensor, in order.
         rules: &'a [PieceRule],
@@ -55,21 +55,83 @@ pub enum ChangeSource<'a> {
         /// One per piece of the tensor, in order.
         diffs: &'a [PieceDiff],
     },
+    /// The model's own BF16 weights of the version before, in the order of the masters, just before the trainer
+    /// overwrites them: exact for any optimizer.
+    PreCopy {
+        /// FP32 master weights after the step.
+        master: &'a [f32],
+        /// Served bits before the step, still.
+        model: &'a [u16],
+        /// One per piece of the tensor, in order.
+        diffs: &'a [PieceDiff],
+    },
+    /// The bits that an optimizer wrote while it had the old and the new weight of each element in registers: exact for
+    /// any optimizer. They are those of this step alone.
+    InStep {
+        /// FP32 master weights after the step.
+        master: &'a [f32],
+        /// The elements whose served bits the step changed.
+        changed: &'a Bitset,
+        /// One per piece of the tensor, in order.
+        diffs: &'a [PieceDiff],
+    },
 }
 
 /// What a detection needs to know beside its source.
 #[derive(Debug, Default)]
-pub struct DetectOptions {
+pub struct DetectOptions<'a> {
     /// How the trainer makes its served bits: part of its family.
     pub cast: Cast,
+    /// Whether it says how far elements moved.
+    pub classes: Classes,
+    /// Changes of earlier steps that were not published, or those of this one.
+    pub pending: Pending<'a>,
 }
 
-impl DetectOptions {
+impl<'a> DetectOptions<'a> {
     /// The plain detection of a trainer whose served bits are made by `cast`.
     #[must_use]
     pub const fn new(cast: Cast) -> Self {
-        Self { cast }
+        Self { cast, classes: Classes::LeftOut, pending: Pending::Absent }
     }
+
+    /// The same, with [`Detected::classes`].
+    #[must_use]
+    pub fn with_classes(self) -> Self {
+        Self { classes: Classes::Listed, ..self }
+    }
+
+    /// The same, with a set of pending changes.
+    #[must_use]
+    pub fn with_pending(self, pending: Pending<'a>) -> Self {
+        Self { pending, ..self }
+    }
+}
+
+/// Whether a detection lists [`Detected::classes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Classes {
+    /// It does not.
+    #[default]
+    LeftOut,
+    /// It does.
+    Listed,
+}
+
+/// What a detection does with a set of changes that are not published yet: one bit per owned element of the tensor.
+///
+/// Several steps OR into one set. A pass that is canceled leaves it a superset of what is pending.
+#[derive(Debug, Default)]
+pub enum Pending<'a> {
+    /// There is none.
+    #[default]
+    Absent,
+    /// The changes of this step are published with all that are pending: these are listed too, with the bits that are
+    /// there now, and the set is cleared. An element that returned to its old bits may be listed, none is missed.
+    Drain(&'a mut Bitset),
+    /// This step is not published: its changes are added to the set instead of listed, pieces that would go whole are
+    /// added whole, and nothing is digested. Parameters served in FP32 have no bits in it.
+    Collect(&'a mut Bitset),
 }
 
 /// The elements of a source tensor that may have changed, with their new bits.
@@ -86,6 +148,9 @@ pub struct Changes {
 pub struct Detected {
     /// The elements to send, but none of pieces that go dense and none of parameters served in FP32.
     pub changes: Changes,
+    /// How far each of `changes` has provably moved at most, if it was asked for: what congruence coding needs. Exact
+    /// where the old bits were at hand, and [`StepClass::Far`] for changes that were pending.
+    pub classes: Vec<StepClass>,
     /// The number of the first cell below in the sender's numbering; 0 for a tensor without pieces.
     pub first_cell: u32,
     /// Digests of the new bits, one per digest cell of the tensor, from `first_cell` on.
@@ -127,7 +192,7 @@ pub trait Device: Send + Sync {
         tensor: &SourceTensor,
         params: &[ParamMeta],
         source: ChangeSource<'_>,
-        options: DetectOptions,
+        options: DetectOptions<'_>,
         keys: &DigestKeys,
         cancel: &AtomicBool,
     ) -> Result<Detected, DeviceError>;
@@ -139,6 +204,18 @@ pub trait Device: Send + Sync {
     /// # Errors
     /// A run that speaks of a tensor outside `changes`, or that overruns the fragment's box.
     fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+
+    /// The classes of the changes in a fragment, in the order in which [`Self::remap`] lists them: `classes[i]` are those
+    /// of `changes[i]`.
+    ///
+    /// # Errors
+    /// As [`Self::remap`], and if a list of classes is not as long as its list of changes.
+    fn remap_classes(
+        &self,
+        changes: &[Changes],
+        classes: &[Vec<StepClass>],
+        fragment: &Fragment,
+    ) -> Result<Vec<StepClass>, DeviceError>;
 
     /// Reads a fragment whole out of the masters, `masters[i]` for source tensor `i`, as words served by `cast`.
     ///

@@ -8,6 +8,7 @@
 //! - **DV-2 (undo is exact).** Old words are logged before they are overwritten, and restored in reverse.
 //! - **DV-3 (all or nothing per fragment).** A fragment is checked whole before its first write.
 //! - **DV-4 (the digest is independent).** Detection digests every element, whatever the detector says of it.
+//! - **DV-5 (pending changes are kept).** A set of pending changes is cleared only by a pass that listed all of them.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod bitset;
@@ -19,7 +20,9 @@ mod undo;
 
 pub use bitset::Bitset;
 pub use cpu::CpuDevice;
-pub use device::{ChangeSource, Changes, DetectOptions, Detected, Device, PieceDiff, PieceRule, Scattered};
+pub use device::{
+    ChangeSource, Changes, Classes, DetectOptions, Detected, Device, Pending, PieceDiff, PieceRule, Scattered,
+};
 pub use error::DeviceError;
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
 pub use undo::UndoLog;

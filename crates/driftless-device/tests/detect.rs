@@ -6,46 +6,13 @@ mod support;
 use driftless_device::{
     ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, DeviceError, PieceDiff, PieceRule,
 };
-use driftless_layout::{Box2, ParamMeta, Piece, SourceTensor};
+use driftless_layout::{Piece, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, Family, MasterAudit, bf16};
 use driftless_types::{Digest, Dtype, ParamId};
 use std::sync::atomic::AtomicBool;
-use support::{RUN, Rng, State, canonical, param, served, usual_rule};
+use support::{RUN, Rng, State, canonical, inversion, masters, params, served, tensor, usual_rule};
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
-
-fn params() -> Vec<ParamMeta> {
-    vec![
-        param(0, 40, 96, Dtype::Bf16),
-        param(1, 1, 5000, Dtype::Bf16),
-        param(2, 9, 33, Dtype::Fp32),
-        param(3, 700, 3, Dtype::Bf16),
-    ]
-}
-
-fn piece(src_offset: u64, param: u32, canonical: Box2, cuts: [&[u64]; 2], first_cell: u32) -> Piece {
-    let [row_cuts, col_cuts] = cuts.map(<[u64]>::to_vec);
-    Piece { src_offset, param: ParamId(param), canonical, row_cuts, col_cuts, first_cell }
-}
-
-/// Every shape of piece: partial rows, full width with row cuts, narrow with cuts both ways, a vector, FP32, thin
-/// rows, and gaps of padding between them.
-fn tensor() -> SourceTensor {
-    let pieces = vec![
-        piece(5, 0, Box2::new(3, 1, 90, 6), [&[], &[]], 10),
-        piece(11, 0, Box2::new(4, 20, 0, 96), [&[7, 12], &[]], 11),
-        piece(1931, 0, Box2::new(24, 1, 0, 17), [&[], &[4]], 14),
-        piece(2000, 0, Box2::new(25, 15, 10, 70), [&[3], &[1, 33, 69]], 16),
-        piece(3050, 1, Box2::new(0, 1, 100, 4000), [&[], &[1500]], 24),
-        piece(7050, 2, Box2::new(0, 9, 0, 33), [&[2], &[]], 26),
-        piece(7400, 3, Box2::new(0, 700, 1, 2), [&[350], &[1]], 28),
-    ];
-    SourceTensor { name: "all".into(), range: 100..8950, pieces }
-}
-
-fn masters(tensor: &SourceTensor) -> State {
-    State::random(tensor.elements() as usize, &mut Rng(11))
-}
 
 /// Which elements of a piece to list, by index into the owned range; `None` lists nothing.
 type Oracle<'a> = &'a dyn Fn(usize, usize) -> bool;
@@ -167,15 +134,6 @@ fn masters_are_audited_piece_by_piece() {
         let found = device.detect(&tensor, &params(), source, options, &keys, &RUNNING).expect("all fits");
         use MasterAudit::{Fit, Unfit, Unknown};
         assert_eq!(found.audits, [Fit, Unfit, Fit, Fit, Fit, Unknown, Unfit]);
-    }
-}
-
-fn inversion<'a>(state: &'a State, rules: &'a [PieceRule]) -> ChangeSource<'a> {
-    ChangeSource::Inversion {
-        master: &state.master,
-        exp_avg: &state.exp_avg,
-        exp_avg_sq: &state.exp_avg_sq,
-        rules,
     }
 }
 

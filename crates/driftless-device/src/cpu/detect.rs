@@ -1,24 +1,29 @@
 //! One pass over a source tensor: what may have changed, and the digest of what is there now.
 //!
 //! - **DV-4 (the digest is independent).** Every element of every piece is digested, whatever the detector says of it.
+//! - **DV-5 (pending changes are kept).** A set of pending changes is cleared only by a pass that listed all of them.
 //!
 //! Each piece is read once, block by block. A block's served bits and its bitmask live on the stack; nothing of the
 //! size of the tensor is made but the changes themselves.
 
+mod checks;
+mod judge;
+
 use super::gather::split;
-use super::kernels::{BLOCK_ELEMENTS, Hasher, Kernels, Mask, Stepped};
-use super::spans::{Area, SpanWalk, check_cuts, param_of};
-use crate::{ChangeSource, Changes, Detected, DeviceError, PieceDiff, PieceRule};
+use super::kernels::{BLOCK_ELEMENTS, Hasher, Mask};
+use super::spans::{Area, SpanWalk};
+use crate::{ChangeSource, Changes, Classes, DetectOptions, Detected, DeviceError, Pending};
+use checks::{check, parts_of};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
-use driftless_numerics::{Cast, MasterAudit, Rule};
-use driftless_types::{Digest, Dtype, index_of};
+use driftless_numerics::{Cast, MasterAudit, StepClass};
+use driftless_types::{Digest, Dtype};
+use judge::{Judge, Verdict};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The places that one call works with, so that the loops below take few arguments.
 pub(super) struct Pass<'a> {
     pub(super) hasher: Hasher<'a>,
-    pub(super) cast: Cast,
     pub(super) cancel: &'a AtomicBool,
 }
 
@@ -40,23 +45,26 @@ impl Pass<'_> {
         tensor: &SourceTensor,
         params: &[ParamMeta],
         mut source: ChangeSource<'_>,
+        options: DetectOptions<'_>,
     ) -> Result<Detected, DeviceError> {
-        check_lengths(tensor, &source)?;
-        check_casts(&source, self.cast)?;
+        check(tensor, &source, &options)?;
         let parts = parts_of(tensor, params)?;
         let mut detected = Detected {
             first_cell: tensor.pieces.first().map_or(0, |piece| piece.first_cell),
             cells: vec![Digest::ZERO; parts.last().map_or(0, |part| part.cells.end)],
             ..Detected::default()
         };
+        let DetectOptions { cast, classes, pending } = options;
+        let mut lister =
+            Lister { changes: Changes::default(), classes: Vec::new(), wanted: classes, pending };
         for (index, part) in parts.iter().enumerate() {
-            let (master, judge) = judge_of(&mut source, index, part);
-            let changes = &mut detected.changes;
+            let (master, judge) = Judge::of(&mut source, index, part);
             let cells = &mut detected.cells[part.cells.clone()];
-            let swept = self.sweep(part, &master[part.source.clone()], judge, changes, cells)?;
+            let swept = self.sweep(part, cast, &master[part.source.clone()], judge, &mut lister, cells)?;
             detected.bound_exceeded.push(swept.exceeded);
             detected.audits.push(swept.audit);
         }
+        (detected.changes, detected.classes) = lister.finish();
         Ok(detected)
     }
 
@@ -64,17 +72,15 @@ impl Pass<'_> {
     fn sweep(
         &self,
         part: &Part<'_>,
+        cast: Cast,
         master: &[f32],
         mut judge: Judge<'_>,
-        changes: &mut Changes,
+        lister: &mut Lister<'_>,
         cells: &mut [Digest],
     ) -> Result<Swept, DeviceError> {
         let mut walk = SpanWalk::new(part.area, &part.piece.row_cuts, &part.piece.col_cuts);
         let mut words = [0; 2 * BLOCK_ELEMENTS];
-        let mut swept = Swept::default();
-        if part.dtype == Dtype::Bf16 {
-            swept.audit = MasterAudit::Fit;
-        }
+        let mut swept = Swept::new(part.dtype);
         for (block, x) in master.chunks(BLOCK_ELEMENTS).enumerate() {
             if self.cancel.load(Ordering::Relaxed) {
                 return Err(DeviceError::Canceled);
@@ -84,14 +90,19 @@ impl Pass<'_> {
             match part.dtype {
                 Dtype::Fp32 => split(x, words),
                 Dtype::Bf16 => {
-                    swept.audit = swept.audit.and((self.hasher.kernels.cast)(self.cast, x, words));
-                    let verdict = judge.block(self.hasher.kernels, start, x, words);
-                    swept.exceeded = larger(swept.exceeded, verdict.exceeded);
-                    push_marked(&verdict.mask, part.source.start + start, words, changes);
+                    let audit = (self.hasher.kernels.cast)(cast, x, words);
+                    let block = Block { first: part.source.start + start, start, x, bits: words };
+                    let exceeded = lister.judge(self.hasher, &mut judge, &block);
+                    swept.note(audit, exceeded);
                 }
             }
             // DV-4: whatever the verdict was.
-            self.digest(part, &mut walk, words, cells);
+            if lister.publishes() {
+                self.digest(part, &mut walk, words, cells);
+            }
+        }
+        if part.dtype == Dtype::Bf16 && (judge.goes_whole() || swept.exceeded.is_some()) {
+            lister.remember_all(part.source.clone());
         }
         Ok(swept)
     }
@@ -111,170 +122,135 @@ impl Pass<'_> {
 }
 
 /// What a sweep over a piece found beside its changes and its digests.
-#[derive(Default)]
 struct Swept {
     /// The largest update beyond its rule's bound, if any.
     exceeded: Option<f32>,
     audit: MasterAudit,
 }
 
-/// What says which elements of a piece may have changed. Slices hold the elements of the piece alone.
-enum Judge<'a> {
-    Rule { rule: &'a Rule, exp_avg: &'a [f32], exp_avg_sq: &'a [f32] },
-    Compare { previous: &'a mut [u16] },
-    Replace { previous: &'a mut [u16] },
-    Nothing,
+impl Swept {
+    const fn new(dtype: Dtype) -> Self {
+        let audit = match dtype {
+            Dtype::Bf16 => MasterAudit::Fit,
+            Dtype::Fp32 => MasterAudit::Unknown,
+        };
+        Self { exceeded: None, audit }
+    }
+
+    fn note(&mut self, audit: MasterAudit, exceeded: Option<f32>) {
+        self.audit = self.audit.and(audit);
+        self.exceeded = self.exceeded.into_iter().chain(exceeded).reduce(f32::max);
+    }
 }
 
-/// What a judge found in a block.
-#[derive(Default)]
-struct Verdict {
-    mask: Mask,
-    exceeded: Option<f32>,
+/// Some consecutive elements of a piece.
+struct Block<'a> {
+    /// The index of its first element in the owned range.
+    first: usize,
+    /// The same in the piece.
+    start: usize,
+    x: &'a [f32],
+    bits: &'a [u16],
 }
 
-impl Judge<'_> {
-    /// Judges the elements from `start` on, whose new bits are `bits`.
-    fn block(&mut self, kernels: &Kernels, start: usize, x: &[f32], bits: &[u16]) -> Verdict {
-        let range = start..start + x.len();
-        match self {
-            Self::Rule { rule, exp_avg, exp_avg_sq } => {
-                let (m, v) = (&exp_avg[range.clone()], &exp_avg_sq[range]);
-                let mut mask = Mask::default();
-                let block = Stepped { master: x, exp_avg: m, exp_avg_sq: v };
-                let is_within = (kernels.invert)(rule, block, &mut mask);
-                Verdict { mask, exceeded: if is_within { None } else { worst_update(rule, m, v) } }
+/// Where marked elements go: to the list, or to the set of those that are published later.
+struct Lister<'a> {
+    changes: Changes,
+    classes: Vec<StepClass>,
+    wanted: Classes,
+    pending: Pending<'a>,
+}
+
+impl Lister<'_> {
+    /// Whether the changes of this pass are published, so that their digest is needed.
+    const fn publishes(&self) -> bool {
+        !matches!(self.pending, Pending::Collect(_))
+    }
+
+    /// Judges a block, and lists or remembers its changes; gives the largest update beyond its bound.
+    fn judge(&mut self, hasher: Hasher<'_>, judge: &mut Judge<'_>, block: &Block<'_>) -> Option<f32> {
+        let &Block { first, start, x, bits } = block;
+        if self.wanted == Classes::LeftOut {
+            let mut verdict = judge.block(hasher.kernels, start, x, bits);
+            self.settle(judge, first, x.len(), &mut verdict.mask);
+            self.list(&verdict.mask, first, bits);
+            return verdict.exceeded;
+        }
+        let mut verdict = judge.block_with_classes(hasher.kernels, start, x, bits);
+        let before = self.settle(judge, first, x.len(), &mut verdict.mask);
+        self.list(&verdict.mask, first, bits);
+        self.classify(judge, block, &verdict, &before);
+        verdict.exceeded
+    }
+
+    /// Exchanges a block's marks with the pending set; gives those that were pending.
+    fn settle(&mut self, judge: &Judge<'_>, first: usize, len: usize, mask: &mut Mask) -> Mask {
+        let mut before = Mask::default();
+        match &mut self.pending {
+            Pending::Absent => {}
+            Pending::Drain(set) if !judge.goes_whole() => {
+                set.copy_bits(first, len, &mut before);
+                mask.iter_mut().zip(&before).for_each(|(marks, before)| *marks |= before);
             }
-            Self::Compare { previous } => {
-                let mut mask = Mask::default();
-                (kernels.compare)(bits, &mut previous[range], &mut mask);
-                Verdict { mask, exceeded: None }
+            Pending::Drain(_) => {}
+            Pending::Collect(set) => {
+                set.insert_bits(first, mask);
+                *mask = Mask::default();
             }
-            Self::Replace { previous } => {
-                previous[range].copy_from_slice(bits);
-                Verdict::default()
-            }
-            Self::Nothing => Verdict::default(),
+        }
+        before
+    }
+
+    /// Lists the marked elements of a block whose first element has index `first` in the owned range.
+    #[inline]
+    fn list(&mut self, mask: &Mask, first: usize, bits: &[u16]) {
+        for (k, _) in marked(mask) {
+            self.changes.indices.push(source_index(first + k));
+            self.changes.values.push(bits[k]);
         }
     }
-}
 
-/// The largest update beyond the bound; a slow path, for a gate that fails.
-#[cold]
-fn worst_update(rule: &Rule, m: &[f32], v: &[f32]) -> Option<f32> {
-    let updates = m.iter().zip(v).filter(|&(&m, &v)| !rule.update_within_bound(m, v));
-    updates.map(|(&m, &v)| rule.update(m, v).abs()).reduce(f32::max)
-}
+    /// Lists their classes; of one that is pending nothing is known, for bounds of several steps do not add up.
+    fn classify(&mut self, judge: &Judge<'_>, block: &Block<'_>, verdict: &Verdict, before: &Mask) {
+        for (k, group) in marked(&verdict.mask) {
+            let is_older = before[group] >> (k % 64) & 1 == 1;
+            let class = || judge.class(block.start, k, block.x[k], block.bits[k], verdict);
+            self.classes.push(if is_older { StepClass::Far } else { class() });
+        }
+    }
 
-fn larger(a: Option<f32>, b: Option<f32>) -> Option<f32> {
-    a.into_iter().chain(b).reduce(f32::max)
-}
+    /// Remembers a whole piece whose changes are not known, if it is published later.
+    fn remember_all(&mut self, piece: Range<usize>) {
+        if let Pending::Collect(set) = &mut self.pending {
+            set.insert_range(piece);
+        }
+    }
 
-/// The masters of the whole tensor, and what judges its piece number `index`.
-fn judge_of<'a>(source: &'a mut ChangeSource<'_>, index: usize, part: &Part<'_>) -> (&'a [f32], Judge<'a>) {
-    let range = part.source.clone();
-    match source {
-        ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules } => match &rules[index] {
-            PieceRule::Rule(rule) => (
-                master,
-                Judge::Rule { rule, exp_avg: &exp_avg[range.clone()], exp_avg_sq: &exp_avg_sq[range] },
-            ),
-            PieceRule::Dense | PieceRule::Untouched => (master, Judge::Nothing),
-        },
-        ChangeSource::Snapshot { master, previous, diffs } => match diffs[index] {
-            PieceDiff::Compare => (master, Judge::Compare { previous: &mut previous[range] }),
-            PieceDiff::Dense => (master, Judge::Replace { previous: &mut previous[range] }),
-        },
+    /// What was listed, once every piece has been.
+    fn finish(self) -> (Changes, Vec<StepClass>) {
+        // DV-5: after the last piece.
+        if let Pending::Drain(set) = self.pending {
+            set.clear();
+        }
+        (self.changes, self.classes)
     }
 }
 
-/// Lists the marked elements of a block whose first element has index `first` in the owned range.
+/// The marked elements of a block, and the groups in which they are.
 #[inline]
-fn push_marked(mask: &Mask, first: usize, bits: &[u16], changes: &mut Changes) {
-    for (group, &marks) in mask.iter().enumerate() {
+fn marked(mask: &Mask) -> impl Iterator<Item = (usize, usize)> {
+    mask.iter().enumerate().flat_map(|(group, &marks)| {
         let mut marks = marks;
-        while marks != 0 {
-            let k = 64 * group + marks.trailing_zeros() as usize;
-            changes.indices.push(source_index(first + k));
-            changes.values.push(bits[k]);
+        std::iter::from_fn(move || {
+            let k = (marks != 0).then(|| 64 * group + marks.trailing_zeros() as usize)?;
             marks &= marks - 1;
-        }
-    }
+            Some((k, group))
+        })
+    })
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "check_lengths refused tensors beyond u32 indices")]
+#[expect(clippy::cast_possible_truncation, reason = "the checks refused tensors beyond u32 indices")]
 fn source_index(index: usize) -> u32 {
     debug_assert!(u32::try_from(index).is_ok());
     index as u32
-}
-
-/// Checks every slice of `source` against the plan.
-fn check_lengths(tensor: &SourceTensor, source: &ChangeSource<'_>) -> Result<(), DeviceError> {
-    let elements = tensor.elements();
-    if elements > u64::from(u32::MAX) {
-        let (name, limit) = (tensor.name.clone(), u64::from(u32::MAX));
-        return Err(DeviceError::Misfit { what: "the element count", name, found: elements, limit });
-    }
-    let check = |what, found: usize, expected: u64| {
-        if found as u64 == expected {
-            return Ok(());
-        }
-        Err(DeviceError::Length { what, found: found as u64, expected })
-    };
-    let pieces = tensor.pieces.len() as u64;
-    match source {
-        ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules } => {
-            check("master", master.len(), elements)?;
-            check("exp_avg", exp_avg.len(), elements)?;
-            check("exp_avg_sq", exp_avg_sq.len(), elements)?;
-            check("rules of pieces", rules.len(), pieces)
-        }
-        ChangeSource::Snapshot { master, previous, diffs } => {
-            check("master", master.len(), elements)?;
-            check("previous", previous.len(), elements)?;
-            check("diffs of pieces", diffs.len(), pieces)
-        }
-    }
-}
-
-/// Checks that every rule judges the bits that are served.
-fn check_casts(source: &ChangeSource<'_>, expected: Cast) -> Result<(), DeviceError> {
-    let ChangeSource::Inversion { rules, .. } = source else { return Ok(()) };
-    for (piece, rule) in rules.iter().enumerate() {
-        if let PieceRule::Rule(rule) = rule
-            && rule.family().cast() != expected
-        {
-            return Err(DeviceError::Cast { piece, found: rule.family().cast(), expected });
-        }
-    }
-    Ok(())
-}
-
-/// The pieces of a tensor, checked to be disjoint, ascending, inside the owned range and inside their parameters.
-fn parts_of<'a>(tensor: &'a SourceTensor, params: &[ParamMeta]) -> Result<Vec<Part<'a>>, DeviceError> {
-    let name: &dyn Fn() -> String = &|| tensor.name.clone();
-    let misfit = |what, found, limit| DeviceError::Misfit { what, name: name(), found, limit };
-    let first_cell = tensor.pieces.first().map_or(0, |piece| piece.first_cell);
-    let (mut floor, mut next_cell) = (0, 0);
-    let mut parts = Vec::with_capacity(tensor.pieces.len());
-    for piece in &tensor.pieces {
-        let meta = param_of(params, piece.param)?;
-        let area = Area::new(&piece.canonical, meta.cols(), name)?;
-        check_cuts(&piece.row_cuts, piece.canonical.rows, name)?;
-        check_cuts(&piece.col_cuts, piece.canonical.cols, name)?;
-        let elements = piece.canonical.rows.saturating_mul(piece.canonical.cols);
-        let end = piece.src_offset.saturating_add(elements);
-        if piece.src_offset < floor || end > tensor.elements() {
-            return Err(misfit("the end of a piece", end, tensor.elements()));
-        }
-        let cell = u64::from(piece.first_cell);
-        if cell != u64::from(first_cell) + next_cell as u64 {
-            return Err(misfit("the first cell of a piece", cell, u64::from(first_cell) + next_cell as u64));
-        }
-        let cells = next_cell..next_cell + (piece.row_cuts.len() + 1) * (piece.col_cuts.len() + 1);
-        (floor, next_cell) = (end, cells.end);
-        let source = index_of(piece.src_offset)..index_of(end);
-        parts.push(Part { piece, area, dtype: meta.dtype, source, cells });
-    }
-    Ok(parts)
 }

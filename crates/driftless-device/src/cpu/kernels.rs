@@ -43,6 +43,8 @@ pub(super) struct Kernels {
     pub(super) invert: fn(&Rule, Stepped<'_>, &mut Mask) -> bool,
     /// Marks what differs from the previous bits, and replaces them.
     pub(super) compare: fn(&[u16], &mut [u16], &mut Mask),
+    /// Marks what differs from the previous bits.
+    pub(super) differ: fn(&[u16], &[u16], &mut Mask),
     /// The digest of consecutive words of a parameter.
     pub(super) digest: fn(&DigestKeys, ParamId, u64, &[u16]) -> Digest,
     /// Puts words in the place of others in a running digest.
@@ -51,7 +53,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     /// The portable loops.
-    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare, digest, replace };
+    pub(super) const PORTABLE: Self = Self { name: "cpu", cast, invert, compare, differ, digest, replace };
 
     /// The widest instruction set of this machine.
     pub(super) fn detect() -> Self {
@@ -170,6 +172,19 @@ fn compare(bits: &[u16], previous: &mut [u16], mask: &mut Mask) {
     }
 }
 
+#[inline(always)]
+fn differ(bits: &[u16], previous: &[u16], mask: &mut Mask) {
+    let (groups, bits) = bits.as_chunks::<GROUP>();
+    let (old_groups, previous) = previous.as_chunks::<GROUP>();
+    for ((marks, bits), previous) in mask.iter_mut().zip(groups).zip(old_groups) {
+        prefetch_next_block(previous);
+        *marks = differences(bits, previous);
+    }
+    if !bits.is_empty() {
+        mask[groups.len()] = differences(bits, previous);
+    }
+}
+
 /// One bit for each of at most 64 words that differ.
 #[inline(always)]
 fn differences(new: &[u16], old: &[u16]) -> u64 {
@@ -276,8 +291,10 @@ mod tests {
     fn check_compare(kernels: &Kernels, bits: &[u16]) {
         let mut previous: Vec<u16> =
             bits.iter().zip(0_u16..).map(|(bits, k)| bits ^ u16::from(k % 3 == 0)).collect();
-        let mut mask = Mask::default();
+        let (mut mask, mut marked) = (Mask::default(), Mask::default());
+        (kernels.differ)(bits, &previous, &mut marked);
         (kernels.compare)(bits, &mut previous, &mut mask);
+        assert_eq!(mask, marked, "{}", kernels.name);
         assert_eq!(previous, bits, "{}", kernels.name);
         for k in 0..BLOCK_ELEMENTS {
             let is_marked = mask[k / GROUP] >> (k % GROUP) & 1 == 1;

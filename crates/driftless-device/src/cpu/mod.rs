@@ -11,7 +11,7 @@ mod spans;
 use crate::{ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError, Scattered, UndoLog};
 use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::{Cast, DigestKeys};
+use driftless_numerics::{Cast, DigestKeys, StepClass};
 use driftless_types::{ChangeSet, Digest};
 use kernels::{Hasher, Kernels};
 use std::sync::atomic::AtomicBool;
@@ -73,15 +73,24 @@ impl Device for CpuDevice {
         tensor: &SourceTensor,
         params: &[ParamMeta],
         source: ChangeSource<'_>,
-        options: DetectOptions,
+        options: DetectOptions<'_>,
         keys: &DigestKeys,
         cancel: &AtomicBool,
     ) -> Result<Detected, DeviceError> {
-        Pass { hasher: self.hasher(keys), cast: options.cast, cancel }.run(tensor, params, source)
+        Pass { hasher: self.hasher(keys), cancel }.run(tensor, params, source, options)
     }
 
     fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
         remap::remap(changes, fragment)
+    }
+
+    fn remap_classes(
+        &self,
+        changes: &[Changes],
+        classes: &[Vec<StepClass>],
+        fragment: &Fragment,
+    ) -> Result<Vec<StepClass>, DeviceError> {
+        remap::remap_classes(changes, classes, fragment)
     }
 
     fn gather(&self, masters: &[&[f32]], fragment: &Fragment, cast: Cast) -> Result<ChangeSet, DeviceError> {

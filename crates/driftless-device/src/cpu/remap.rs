@@ -2,6 +2,7 @@
 
 use crate::{Changes, DeviceError};
 use driftless_layout::{Fragment, SourceRun};
+use driftless_numerics::StepClass;
 use driftless_types::{ChangeSet, Dtype, index_of};
 use std::ops::Range;
 
@@ -97,31 +98,65 @@ pub(super) fn remap(changes: &[Changes], fragment: &Fragment) -> Result<ChangeSe
     let mut positions = Vec::new();
     let mut values = Vec::new();
     for run in runs_of(fragment, changes.len())? {
-        let (indices, bits) = changes_in(&changes[run.tensor], &run.source());
+        let Changes { indices, values: all } = &changes[run.tensor];
+        let within = range_in(indices, &run.source());
+        let (indices, bits) = (&indices[within.clone()], &all[within]);
         if run.is_contiguous() {
             let shift = run.position.wrapping_sub(run.src_offset);
             positions.extend(indices.iter().map(|&index| position(shift.wrapping_add(index as usize))));
             values.extend_from_slice(bits);
         } else {
-            push_strided(&run, indices, bits, &mut positions, &mut values);
+            for (at, k) in strided(&run, indices) {
+                positions.push(position(at));
+                values.push(bits[k]);
+            }
         }
     }
     debug_assert!(positions.is_sorted_by(|a, b| a < b), "runs are disjoint and ascend, and so do indices");
     Ok(ChangeSet::Sparse { positions, values })
 }
 
-/// The changes with an index in `source`, which may be far less than all.
-fn changes_in<'a>(changes: &'a Changes, source: &Range<usize>) -> (&'a [u32], &'a [u16]) {
-    let before = |bound: usize| changes.indices.partition_point(|&index| (index as usize) < bound);
-    let range = before(source.start)..before(source.end);
-    (&changes.indices[range.clone()], &changes.values[range])
+/// The classes of those changes.
+pub(super) fn remap_classes(
+    changes: &[Changes],
+    classes: &[Vec<StepClass>],
+    fragment: &Fragment,
+) -> Result<Vec<StepClass>, DeviceError> {
+    let lengths = |(changes, classes): (&Changes, &Vec<StepClass>)| changes.indices.len() == classes.len();
+    if changes.len() != classes.len() || !changes.iter().zip(classes).all(lengths) {
+        let count = |lists: usize, all: usize| format!("{all} in {lists} tensors");
+        return Err(DeviceError::ChangeSet {
+            fragment: fragment.index,
+            found: count(classes.len(), classes.iter().map(Vec::len).sum()) + " classes",
+            expected: count(changes.len(), changes.iter().map(|list| list.indices.len()).sum()),
+        });
+    }
+    let mut mapped = Vec::new();
+    for run in runs_of(fragment, changes.len())? {
+        let (indices, classes) = (&changes[run.tensor].indices, &classes[run.tensor]);
+        let within = range_in(indices, &run.source());
+        let (indices, classes) = (&indices[within.clone()], &classes[within]);
+        if run.is_contiguous() {
+            mapped.extend_from_slice(classes);
+        } else {
+            mapped.extend(strided(&run, indices).map(|(_, k)| classes[k]));
+        }
+    }
+    Ok(mapped)
 }
 
-/// The case of a run that is narrower than its source: one division per row that has changes, none per change.
-fn push_strided(run: &Run, indices: &[u32], bits: &[u16], positions: &mut Vec<u32>, values: &mut Vec<u16>) {
+/// Which of rising indices lie in `source`: that may be far less than all.
+fn range_in(indices: &[u32], source: &Range<usize>) -> Range<usize> {
+    let before = |bound: usize| indices.partition_point(|&index| (index as usize) < bound);
+    before(source.start)..before(source.end)
+}
+
+/// The case of a run that is narrower than its source: positions in the fragment, and which index each is of. One
+/// division per row that has changes, none per change.
+fn strided<'a>(run: &'a Run, indices: &'a [u32]) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mut row_start = run.src_offset;
     let mut row_position = run.position;
-    for (&index, &word) in indices.iter().zip(bits) {
+    indices.iter().enumerate().filter_map(move |(k, &index)| {
         let mut col = index as usize - row_start;
         if col >= run.src_row_stride {
             let rows = col / run.src_row_stride;
@@ -129,11 +164,8 @@ fn push_strided(run: &Run, indices: &[u32], bits: &[u16], positions: &mut Vec<u3
             row_position += rows * run.cols;
             col = index as usize - row_start;
         }
-        if col < run.cols {
-            positions.push(position(row_position + col));
-            values.push(word);
-        }
-    }
+        (col < run.cols).then_some((row_position + col, k))
+    })
 }
 
 #[expect(clippy::cast_possible_truncation, reason = "runs_of checked that a fragment's elements fit a u32")]

@@ -1,7 +1,9 @@
 //! Data for the tests of this crate: seeded, and full of values that casts and rules trip over.
 #![allow(dead_code, reason = "every test file uses some of it")]
+#![allow(clippy::cast_possible_truncation, reason = "test data are small")]
 
-use driftless_layout::{Box2, ParamMeta};
+use driftless_device::{ChangeSource, PieceRule};
+use driftless_layout::{Box2, ParamMeta, Piece, SourceTensor};
 use driftless_numerics::{Cast, Family, GroupStep, Hyperparameters, Rule};
 use driftless_types::{Dtype, Fqn, ParamId, RunId, Shape};
 
@@ -76,5 +78,50 @@ pub(crate) fn served(dtype: Dtype, cast: Cast, x: f32) -> Vec<u16> {
     match dtype {
         Dtype::Bf16 => vec![cast.bits(x)],
         Dtype::Fp32 => vec![(x.to_bits() & 0xffff) as u16, (x.to_bits() >> 16) as u16],
+    }
+}
+
+/// The parameters of [`tensor`].
+pub(crate) fn params() -> Vec<ParamMeta> {
+    vec![
+        param(0, 40, 96, Dtype::Bf16),
+        param(1, 1, 5000, Dtype::Bf16),
+        param(2, 9, 33, Dtype::Fp32),
+        param(3, 700, 3, Dtype::Bf16),
+    ]
+}
+
+fn piece(src_offset: u64, param: u32, canonical: Box2, cuts: [&[u64]; 2], first_cell: u32) -> Piece {
+    let [row_cuts, col_cuts] = cuts.map(<[u64]>::to_vec);
+    Piece { src_offset, param: ParamId(param), canonical, row_cuts, col_cuts, first_cell }
+}
+
+/// Every shape of piece: partial rows, full width with row cuts, narrow with cuts both ways, a vector, FP32, thin
+/// rows, and gaps of padding between them.
+pub(crate) fn tensor() -> SourceTensor {
+    let pieces = vec![
+        piece(5, 0, Box2::new(3, 1, 90, 6), [&[], &[]], 10),
+        piece(11, 0, Box2::new(4, 20, 0, 96), [&[7, 12], &[]], 11),
+        piece(1931, 0, Box2::new(24, 1, 0, 17), [&[], &[4]], 14),
+        piece(2000, 0, Box2::new(25, 15, 10, 70), [&[3], &[1, 33, 69]], 16),
+        piece(3050, 1, Box2::new(0, 1, 100, 4000), [&[], &[1500]], 24),
+        piece(7050, 2, Box2::new(0, 9, 0, 33), [&[2], &[]], 26),
+        piece(7400, 3, Box2::new(0, 700, 1, 2), [&[350], &[1]], 28),
+    ];
+    SourceTensor { name: "all".into(), range: 100..8950, pieces }
+}
+
+/// Its state, always the same.
+pub(crate) fn masters(tensor: &SourceTensor) -> State {
+    State::random(tensor.elements() as usize, &mut Rng(11))
+}
+
+/// The optimizer's own state as a source.
+pub(crate) fn inversion<'a>(state: &'a State, rules: &'a [PieceRule]) -> ChangeSource<'a> {
+    ChangeSource::Inversion {
+        master: &state.master,
+        exp_avg: &state.exp_avg,
+        exp_avg_sq: &state.exp_avg_sq,
+        rules,
     }
 }

@@ -24,6 +24,8 @@ const AVX512: Kernels = Kernels {
     // SAFETY: as above.
     compare: |bits, previous, mask| unsafe { compare_avx512(bits, previous, mask) },
     // SAFETY: as above.
+    differ: |bits, previous, mask| unsafe { differ_avx512(bits, previous, mask) },
+    // SAFETY: as above.
     digest: |keys, param, first_word, words| unsafe { digest_avx512(keys, param, first_word, words) },
     // SAFETY: as above.
     replace: |cursor, word_indices, old, new| unsafe { replace_avx512(cursor, word_indices, old, new) },
@@ -37,6 +39,8 @@ const AVX2: Kernels = Kernels {
     invert: |rule, block, mask| unsafe { invert_avx2(rule, block, mask) },
     // SAFETY: as above.
     compare: |bits, previous, mask| unsafe { compare_avx2(bits, previous, mask) },
+    // SAFETY: as above.
+    differ: |bits, previous, mask| unsafe { differ_avx2(bits, previous, mask) },
     // SAFETY: as above.
     digest: |keys, param, first_word, words| unsafe { digest_avx2(keys, param, first_word, words) },
     // SAFETY: as above.
@@ -149,4 +153,14 @@ fn replace_avx512(cursor: &mut DigestCursor<'_>, word_indices: &[u64], old: &[u1
 #[target_feature(enable = "avx2")]
 fn replace_avx2(cursor: &mut DigestCursor<'_>, word_indices: &[u64], old: &[u16], new: &[u16]) {
     super::replace(cursor, word_indices, old, new);
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn differ_avx512(bits: &[u16], previous: &[u16], mask: &mut Mask) {
+    super::differ(bits, previous, mask);
+}
+
+#[target_feature(enable = "avx2")]
+fn differ_avx2(bits: &[u16], previous: &[u16], mask: &mut Mask) {
+    super::differ(bits, previous, mask);
 }

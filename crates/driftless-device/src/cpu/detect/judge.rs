@@ -1,0 +1,155 @@
+//! What says which elements of a piece may have changed.
+
+use super::Part;
+use crate::cpu::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Stepped};
+use crate::{Bitset, ChangeSource, PieceDiff, PieceRule};
+use driftless_numerics::{Rule, StepClass};
+
+/// The judge of one piece. Slices hold the elements of the piece alone.
+pub(super) enum Judge<'a> {
+    Rule {
+        rule: &'a Rule,
+        exp_avg: &'a [f32],
+        exp_avg_sq: &'a [f32],
+    },
+    /// By comparison with older bits, which are brought up to date.
+    Update {
+        previous: &'a mut [u16],
+    },
+    /// By comparison with older bits, which are somebody else's.
+    Compare {
+        previous: &'a [u16],
+    },
+    /// By bits that were written in the step, from `first` on.
+    Marked {
+        changed: &'a Bitset,
+        first: usize,
+    },
+    /// Nobody: the piece goes whole, and older bits are brought up to date.
+    Replace {
+        previous: &'a mut [u16],
+    },
+    /// Nobody: the piece goes whole.
+    Whole,
+    /// Nobody: nothing was touched.
+    Nothing,
+}
+
+/// What a judge found in a block.
+pub(super) struct Verdict {
+    pub(super) mask: Mask,
+    pub(super) exceeded: Option<f32>,
+    /// The bits before the step, where they are known.
+    old: Option<[u16; BLOCK_ELEMENTS]>,
+}
+
+impl Verdict {
+    const fn new() -> Self {
+        Self { mask: [0; BLOCK_ELEMENTS / 64], exceeded: None, old: None }
+    }
+}
+
+impl<'a> Judge<'a> {
+    /// The masters of the whole tensor, and what judges its piece number `index`.
+    pub(super) fn of(source: &'a mut ChangeSource<'_>, index: usize, part: &Part<'_>) -> (&'a [f32], Self) {
+        let range = part.source.clone();
+        match source {
+            ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules } => {
+                let judge = match &rules[index] {
+                    PieceRule::Rule(rule) => {
+                        // A rule that reads no second moment is content with anything.
+                        let (first, second): (&[f32], &[f32]) = (exp_avg, exp_avg_sq);
+                        let second = if second.is_empty() { first } else { second };
+                        Self::Rule { rule, exp_avg: &first[range.clone()], exp_avg_sq: &second[range] }
+                    }
+                    PieceRule::Dense => Self::Whole,
+                    PieceRule::Untouched => Self::Nothing,
+                };
+                (master, judge)
+            }
+            ChangeSource::Snapshot { master, previous, diffs } => match diffs[index] {
+                PieceDiff::Compare => (master, Self::Update { previous: &mut previous[range] }),
+                PieceDiff::Dense => (master, Self::Replace { previous: &mut previous[range] }),
+            },
+            ChangeSource::PreCopy { master, model, diffs } => match diffs[index] {
+                PieceDiff::Compare => (master, Self::Compare { previous: &model[range] }),
+                PieceDiff::Dense => (master, Self::Whole),
+            },
+            ChangeSource::InStep { master, changed, diffs } => match diffs[index] {
+                PieceDiff::Compare => (master, Self::Marked { changed, first: range.start }),
+                PieceDiff::Dense => (master, Self::Whole),
+            },
+        }
+    }
+
+    /// Whether the piece is sent whole.
+    pub(super) const fn goes_whole(&self) -> bool {
+        matches!(self, Self::Whole | Self::Replace { .. })
+    }
+
+    /// Judges the elements from `start` on, whose new bits are `bits`.
+    pub(super) fn block(&mut self, kernels: &Kernels, start: usize, x: &[f32], bits: &[u16]) -> Verdict {
+        let range = start..start + x.len();
+        let mut verdict = Verdict::new();
+        match self {
+            Self::Rule { rule, exp_avg, exp_avg_sq } => {
+                let (m, v) = (&exp_avg[range.clone()], &exp_avg_sq[range]);
+                let block = Stepped { master: x, exp_avg: m, exp_avg_sq: v };
+                if !(kernels.invert)(rule, block, &mut verdict.mask) {
+                    verdict.exceeded = worst_update(rule, m, v);
+                }
+            }
+            Self::Update { previous } => {
+                (kernels.compare)(bits, &mut previous[range], &mut verdict.mask);
+            }
+            Self::Compare { previous } => {
+                (kernels.differ)(bits, &previous[range], &mut verdict.mask);
+            }
+            Self::Marked { changed, first } => {
+                changed.copy_bits(*first + start, x.len(), &mut verdict.mask);
+            }
+            Self::Replace { previous } => previous[range].copy_from_slice(bits),
+            Self::Whole | Self::Nothing => {}
+        }
+        verdict
+    }
+
+    /// [`Self::block`], with what the classes of its changes follow from.
+    pub(super) fn block_with_classes(
+        &mut self,
+        kernels: &Kernels,
+        start: usize,
+        x: &[f32],
+        bits: &[u16],
+    ) -> Verdict {
+        let mut old = [0; BLOCK_ELEMENTS];
+        let known = match self {
+            Self::Update { previous } => Some(&previous[start..start + x.len()]),
+            Self::Compare { previous } => Some(&previous[start..start + x.len()]),
+            _ => None,
+        };
+        let old = known.map(|known| {
+            old[..known.len()].copy_from_slice(known);
+            old
+        });
+        Verdict { old, ..self.block(kernels, start, x, bits) }
+    }
+
+    /// How far element `k` of the block from `start` on has moved at most.
+    pub(super) fn class(&self, start: usize, k: usize, x: f32, bits: u16, verdict: &Verdict) -> StepClass {
+        match (self, &verdict.old) {
+            (Self::Rule { rule, exp_avg, exp_avg_sq }, _) => {
+                rule.step_class(x, exp_avg[start + k], exp_avg_sq[start + k])
+            }
+            (_, Some(old)) => StepClass::between(old[k], bits),
+            _ => StepClass::Far,
+        }
+    }
+}
+
+/// The largest update beyond the bound; a slow path, for a gate that fails.
+#[cold]
+fn worst_update(rule: &Rule, m: &[f32], v: &[f32]) -> Option<f32> {
+    let updates = m.iter().zip(v).filter(|&(&m, &v)| !rule.update_within_bound(m, v));
+    updates.map(|(&m, &v)| rule.update(m, v).abs()).reduce(f32::max)
+}
