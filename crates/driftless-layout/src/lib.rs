@@ -29,6 +29,9 @@
 //! assert_eq!(plan.replicas()[0].receivers.len(), 4);
 //! # Ok::<(), driftless_layout::LayoutError>(())
 //! ```
+//!
+//! [`RemapPlan::summary`] tells what a plan amounts to, and [`RemapPlan::svg`] draws who sends what to whom.
+#![doc = include_str!("../LAYOUTS.md")]
 #![forbid(unsafe_code)]
 
 mod config;

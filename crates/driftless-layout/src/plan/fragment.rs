@@ -11,11 +11,11 @@ pub const MAX_FRAGMENT_ELEMENTS: u64 = 1 << 31;
 /// What one trainer rank owns and to whom it sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderPlan {
-    /// Its rank: tp counts fastest, then dp, then pp.
+    /// Its rank, in the order that its layout counts in: Megatron's tp fastest, then dp, then pp.
     pub id: SenderId,
-    /// Its name, such as `tp0-pp0-dp0`, or `hf`.
+    /// Its name, such as `tp0-pp0-dp0`, `replica0-shard3`, `rank2`, or `hf`.
     pub name: String,
-    /// Its local tensors in registration order, those of which it owns nothing included.
+    /// Its local tensors in registration order (`hf`: in the order of names), those of which it owns nothing included.
     pub tensors: Vec<SourceTensor>,
     /// Ascending receiver; only those with fragments.
     pub edges: Vec<Edge>,
@@ -24,6 +24,9 @@ pub struct SenderPlan {
 }
 
 /// What a trainer rank owns of one of its local tensors: a contiguous range of the flattened local shard.
+///
+/// The local shard is Megatron's tensor parallel share, FSDP's chunk, or the whole parameter where nothing cuts it but
+/// the range (`hf`, DeepSpeed).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourceTensor {
     /// The trainer's name, such as `decoder.layers.0.self_attention.linear_qkv.weight`.
@@ -130,7 +133,7 @@ pub struct ReplicaPlan {
     pub id: ReplicaId,
     /// Its layout.
     pub layout: RolloutLayout,
-    /// Its ranks in order.
+    /// Its ranks in order: tp counts fastest, then pp.
     pub receivers: Vec<ReceiverPlan>,
 }
 

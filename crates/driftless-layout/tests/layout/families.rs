@@ -132,6 +132,23 @@ fn check_generic(plan: &RemapPlan, tp: u64) {
 }
 
 #[test]
+fn the_documented_table_is_one() {
+    let (_, rest) = include_str!("../../LAYOUTS.md").split_once("```json").unwrap();
+    let model = model(rest.split_once("```").unwrap().0);
+    let names: Vec<_> = model.params().iter().map(|meta| meta.fqn.as_str()).collect();
+    let layer = |layer: u32, name: &str| format!("model.layers.{layer}.self_attn.{name}.weight");
+    let expected = [
+        "model.embed_tokens.weight".to_owned(),
+        layer(0, "o_proj"),
+        layer(0, "q_proj"),
+        layer(1, "o_proj"),
+        layer(1, "q_proj"),
+        "model.norm.weight".to_owned(),
+    ];
+    assert_eq!(names, expected);
+}
+
+#[test]
 fn ly4_generic_tensors_have_no_layout_that_needs_roles() {
     let error = generic_plan("megatron:tp=2", "hf").unwrap_err();
     assert!(matches!(&error, LayoutError::NoConverter { layout } if layout == "megatron:tp=2"), "{error}");
