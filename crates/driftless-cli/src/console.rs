@@ -1,8 +1,9 @@
 //! What a person sees while a run goes on: a progress bar, and a line per version.
 
 use crate::args::RunArgs;
-use crate::report::{PhasesMs, ReportTarget, VersionReport};
+use crate::report::{DenseGroup, PhasesMs, ReportTarget, VersionReport};
 use indicatif::{HumanBytes, HumanCount, ProgressBar, ProgressState, ProgressStyle};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
@@ -113,8 +114,12 @@ impl Console {
     pub(crate) fn version(&self, report: &VersionReport) {
         self.step();
         self.line(&version_line(report));
-        for dense in &report.dense {
-            self.warn(&format!("v{}: `{}` was sent whole: gate {}", report.version, dense.group, dense.gate));
+        for (gate, groups) in by_gate(&report.dense) {
+            let others = match groups.len() - 1 {
+                0 => " was".to_owned(),
+                others => format!(" and {} were", counted(others, "other parameter")),
+            };
+            self.warn(&format!("v{}: `{}`{others} sent whole: gate {gate}", report.version, groups[0]));
         }
         if report.repaired > 0 {
             self.warn(&format!("v{}: {} repaired after a digest disagreed", report.version, report.repaired));
@@ -138,6 +143,15 @@ impl Drop for Console {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
     }
+}
+
+/// Groups that were sent whole, by the gate that sent them: a step that skipped one sends them all.
+fn by_gate(dense: &[DenseGroup]) -> BTreeMap<&str, Vec<&str>> {
+    let mut gates = BTreeMap::<_, Vec<_>>::new();
+    for DenseGroup { group, gate } in dense {
+        gates.entry(gate.as_str()).or_default().push(group.as_str());
+    }
+    gates
 }
 
 /// The phases in the order of a sync, with the widths of their columns.

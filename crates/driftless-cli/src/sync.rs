@@ -3,7 +3,7 @@
 use crate::args::SyncArgs;
 use crate::console::{Activity, Console, warn};
 use crate::failure::Failure;
-use crate::files::{BadInput, Folder, Moments, RecordedStep};
+use crate::files::{BadInput, Folder, RecordedStep, Slot};
 use crate::placement::Placement;
 use crate::run::run;
 use crate::source::StateSource;
@@ -85,9 +85,7 @@ impl FolderSource {
         for param in &source.params {
             source.says("loading", source.folder.start_step(), param);
             let words = source.folder.start().words(param)?;
-            let zeros = vec![0.0; index_of(param.elements())];
-            let master = masters_of(param.dtype, &words);
-            source.write(param, &Moments { master, exp_avg: zeros.clone(), exp_avg_sq: zeros });
+            source.write(param, Slot::Master, &masters_of(param.dtype, &words));
         }
         Ok(source)
     }
@@ -104,12 +102,15 @@ impl FolderSource {
         self.reached.map(|index| &self.folder.steps()[index])
     }
 
-    fn write(&self, param: &ParamMeta, moments: &Moments) {
+    fn write(&self, param: &ParamMeta, slot: Slot, values: &[f32]) {
         for place in self.placement.sources(param) {
             let binding = &self.memory[place.sender][place.tensor];
-            place.fill(param, &moments.master, &mut binding.master.write());
-            place.fill(param, &moments.exp_avg, &mut binding.exp_avg.write());
-            place.fill(param, &moments.exp_avg_sq, &mut binding.exp_avg_sq.write());
+            let memory = match slot {
+                Slot::Master => &binding.master,
+                Slot::ExpAvg => &binding.exp_avg,
+                Slot::ExpAvgSq => &binding.exp_avg_sq,
+            };
+            place.fill(param, values, &mut memory.write());
         }
     }
 
@@ -144,7 +145,10 @@ impl StateSource for FolderSource {
         let recorded = self.recorded().expect("a run asks only for recorded versions");
         for param in &self.params {
             self.says("reading", version, param);
-            self.write(param, &recorded.state.moments(param)?);
+            // One slot at a time: the largest of them bounds what is held beside the trainer's memory.
+            for slot in Slot::ALL {
+                self.write(param, slot, &recorded.state.read(param, slot)?);
+            }
         }
         Ok(self.params_of(recorded))
     }
@@ -160,7 +164,7 @@ impl StateSource for FolderSource {
             return Ok(policy.words(param)?);
         }
         let cast = self.params_of(recorded).family.cast();
-        let master = recorded.state.master(param)?;
+        let master = recorded.state.read(param, Slot::Master)?;
         Ok(match param.dtype {
             Dtype::Bf16 => master.iter().map(|x| cast.bits(*x)).collect(),
             Dtype::Fp32 => master.iter().flat_map(|x| halves(*x)).collect(),

@@ -17,4 +17,4 @@ pub(crate) use metadata::Optimizer;
 pub(crate) use policy::PolicyFile;
 pub(crate) use step_file::{StepElements, StepFile};
 pub(crate) use tensor_file::TensorFile;
-pub(crate) use trainer_state::{Moments, TrainerState, parameter_names};
+pub(crate) use trainer_state::{Slot, TrainerState, parameter_names};

@@ -5,11 +5,13 @@ use driftless_types::Shape;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{self, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// No header is longer in the format's own definition.
 const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// How much of a tensor is read at once: a multiple of every element's size.
+const PIECE_BYTES: usize = 1 << 20;
 /// The header is preceded by its length.
 const LENGTH_BYTES: u64 = 8;
 
@@ -27,7 +29,7 @@ impl TensorFile {
     /// Opens a file and checks its header: JSON, dtypes, shapes, offsets without holes, and a length that fits.
     pub(crate) fn open(path: &Path) -> Result<Self, BadInput> {
         let bad = |found: String, expected: &str| BadInput::file(path, found, expected);
-        let unreadable = |error: std::io::Error| bad(error.to_string(), "a readable safetensors file");
+        let unreadable = |error: io::Error| bad(error.to_string(), "a readable safetensors file");
         let mut file = File::open(path).map_err(unreadable)?;
         let about = file.metadata().map_err(unreadable)?;
         if !about.is_file() {
@@ -82,27 +84,33 @@ impl TensorFile {
 
     /// A tensor's elements as 16-bit words, low half first where an element has two.
     pub(crate) fn words(&self, name: &str) -> Result<Vec<u16>, BadInput> {
-        let bytes = self.bytes(name)?;
-        Ok(bytes.as_chunks::<2>().0.iter().map(|word| u16::from_le_bytes(*word)).collect())
+        self.read(name, u16::from_le_bytes)
     }
 
     /// The elements of an F32 tensor.
     pub(crate) fn floats(&self, name: &str) -> Result<Vec<f32>, BadInput> {
-        let bytes = self.bytes(name)?;
-        Ok(bytes.as_chunks::<4>().0.iter().map(|float| f32::from_le_bytes(*float)).collect())
+        self.read(name, f32::from_le_bytes)
     }
 
-    fn bytes(&self, name: &str) -> Result<Vec<u8>, BadInput> {
+    /// Reads a tensor piece by piece, so that its bytes are never in memory beside its values.
+    fn read<const N: usize, T>(&self, name: &str, value: fn([u8; N]) -> T) -> Result<Vec<T>, BadInput> {
         let bad = |found: String| BadInput::file(&self.path, found, "its data").tensor(name);
+        let changed = |error: io::Error| bad(error.to_string()).fix("the file changed while it was read");
         let info = self.tensors.get(name).ok_or_else(|| bad("no such tensor".into()))?;
         let (start, end) = info.data_offsets;
-        // The header was checked against the file's length, so this allocates no more than the file holds.
-        let mut bytes = vec![0; end - start];
         let mut file = &self.file;
-        file.seek(SeekFrom::Start(self.data_start + start as u64))
-            .and_then(|_| file.read_exact(&mut bytes))
-            .map_err(|error| bad(error.to_string()).fix("the file changed while it was read"))?;
-        Ok(bytes)
+        file.seek(SeekFrom::Start(self.data_start + start as u64)).map_err(changed)?;
+        // The header was checked against the file's length, so this allocates no more than the file holds.
+        let mut values = Vec::with_capacity((end - start) / N);
+        let mut piece = vec![0; PIECE_BYTES.min(end - start)];
+        let mut left = end - start;
+        while left > 0 {
+            let bytes = &mut piece[..PIECE_BYTES.min(left)];
+            file.read_exact(bytes).map_err(changed)?;
+            values.extend(bytes.as_chunks::<N>().0.iter().map(|bytes| value(*bytes)));
+            left -= bytes.len();
+        }
+        Ok(values)
     }
 }
 

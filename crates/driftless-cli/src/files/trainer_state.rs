@@ -17,14 +17,20 @@ pub(crate) struct TrainerState {
     optimizer: Optimizer,
 }
 
-/// What the optimizer holds of one parameter, each in canonical order.
-pub(crate) struct Moments {
+/// What the optimizer holds of every parameter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
     /// FP32 master weights after the step.
-    pub(crate) master: Vec<f32>,
+    Master,
     /// The first moment after the step.
-    pub(crate) exp_avg: Vec<f32>,
+    ExpAvg,
     /// The second moment that the update divided by: the running maximum with AMSGrad.
-    pub(crate) exp_avg_sq: Vec<f32>,
+    ExpAvgSq,
+}
+
+impl Slot {
+    /// Every slot.
+    pub(crate) const ALL: [Self; 3] = [Self::Master, Self::ExpAvg, Self::ExpAvgSq];
 }
 
 impl TrainerState {
@@ -63,20 +69,15 @@ impl TrainerState {
             .fix(fix))
     }
 
-    /// Reads the state of one parameter.
-    pub(crate) fn moments(&self, param: &ParamMeta) -> Result<Moments, BadInput> {
-        let fqn = param.fqn.as_str();
-        let squares = if self.optimizer.amsgrad { MAX_EXP_AVG_SQ } else { EXP_AVG_SQ };
-        Ok(Moments {
-            master: self.master(param)?,
-            exp_avg: self.file.floats(&format!("{fqn}{EXP_AVG}"))?,
-            exp_avg_sq: self.file.floats(&format!("{fqn}{squares}"))?,
-        })
-    }
-
-    /// Reads the master weights of one parameter, in canonical order.
-    pub(crate) fn master(&self, param: &ParamMeta) -> Result<Vec<f32>, BadInput> {
-        self.file.floats(param.fqn.as_str())
+    /// Reads one slot of one parameter, in canonical order.
+    pub(crate) fn read(&self, param: &ParamMeta, slot: Slot) -> Result<Vec<f32>, BadInput> {
+        let suffix = match slot {
+            Slot::Master => "",
+            Slot::ExpAvg => EXP_AVG,
+            Slot::ExpAvgSq if self.optimizer.amsgrad => MAX_EXP_AVG_SQ,
+            Slot::ExpAvgSq => EXP_AVG_SQ,
+        };
+        self.file.floats(&format!("{}{suffix}", param.fqn))
     }
 
     fn slots(&self, param: &ParamMeta) -> Vec<String> {
