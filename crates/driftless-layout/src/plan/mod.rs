@@ -24,6 +24,7 @@ pub use summary::{DenseGroup, PlanSummary, Spread};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemapPlan {
     params: Vec<ParamMeta>,
+    trainer: TrainerLayout,
     senders: Vec<SenderPlan>,
     replicas: Vec<ReplicaPlan>,
     fragment_count: u32,
@@ -44,7 +45,7 @@ impl RemapPlan {
         let (senders, replicas, fragment_count) = compile::compile(model, trainer, rollouts)?;
         let params = model.params().to_vec();
         let digest = digest::of_plan(&params, trainer, &senders, &replicas);
-        Ok(Self { params, senders, replicas, fragment_count, digest })
+        Ok(Self { params, trainer: trainer.clone(), senders, replicas, fragment_count, digest })
     }
 
     /// All canonical parameters; a parameter's id is its index.
@@ -60,6 +61,12 @@ impl RemapPlan {
     #[must_use]
     pub fn param(&self, id: ParamId) -> &ParamMeta {
         &self.params[id.0 as usize]
+    }
+
+    /// The trainer's layout.
+    #[must_use]
+    pub const fn trainer(&self) -> &TrainerLayout {
+        &self.trainer
     }
 
     /// The trainer's ranks; a sender's id is its index.

@@ -82,14 +82,14 @@ pub(super) fn svg(plan: &RemapPlan) -> String {
     picture.text
 }
 
-/// A line for each run of replicas that are laid out alike.
+/// The trainer's layout, then a line for each run of replicas that are laid out alike.
 fn layouts(plan: &RemapPlan) -> Vec<String> {
     let runs = plan.replicas().chunk_by(|a, b| a.layout == b.layout);
     let line = |run: &[ReplicaPlan]| match run {
         [first, .., last] => format!("rollout{} to rollout{}: {}", first.id, last.id, first.layout),
         run => format!("rollout{}: {}", run[0].id, run[0].layout),
     };
-    runs.map(line).collect()
+    std::iter::once(format!("trainer: {}", plan.trainer())).chain(runs.map(line)).collect()
 }
 
 /// Where the column of each receiver begins.

@@ -316,10 +316,3 @@ fn full_size_models_plan_with_one_part_per_box_and_never_one_per_element() {
         }
     }
 }
-
-#[test]
-#[ignore = "minutes without optimization; run with --release to see how long a large fleet takes to plan"]
-fn eight_replicas_of_a_full_size_mixture_plan() {
-    let plan = plan(&qwen3_30b_a3b(), "megatron:tp=2,pp=2,dp=8,ep=8", &["sglang:tp=8,ep=2"; 8]);
-    assert_eq!(plan.replicas().len(), 8);
-}

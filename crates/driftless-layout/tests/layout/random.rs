@@ -166,7 +166,7 @@ impl Engine {
 }
 
 /// A trainer that cuts Hugging Face modules: it fits every model.
-fn data_parallel() -> impl Strategy<Value = String> {
+pub(crate) fn data_parallel() -> impl Strategy<Value = String> {
     let worlds = 1u32..=9;
     prop_oneof![
         worlds.clone().prop_map(|world| format!("fsdp:world={world}")),

@@ -67,7 +67,8 @@ fn the_picture_has_a_row_a_column_and_a_bar_for_everyone() {
         }
     }
     assert_eq!(svg.matches("<g>").count() as u64, plan.summary().edges);
-    assert!(svg.contains("vllm:tp=2,pp=2") && svg.contains("experts"));
+    assert!(svg.contains("trainer: megatron:tp=2,pp=2,dp=2") && svg.contains("experts"));
+    assert!(svg.contains("rollout0: vllm:tp=2,pp=2") && svg.contains("rollout1: hf"));
     // A plan of nothing is a picture all the same.
     assert!(crate::configs::plan(&Sizes::dense(), "hf", &[]).svg().contains("0 receivers in 0 replicas"));
 }

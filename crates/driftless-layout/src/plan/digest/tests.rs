@@ -18,9 +18,9 @@ impl Parts {
                 "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 8}"#,
         );
         let model = Model::new(config.unwrap(), &ServedDtypes::default()).unwrap();
-        let trainer: TrainerLayout = "megatron:dp=3".parse().unwrap();
+        let trainer = "megatron:dp=3".parse().unwrap();
         let plan = RemapPlan::compile(&model, &trainer, &["vllm:tp=2".parse().unwrap()]).unwrap();
-        let RemapPlan { params, senders, replicas, .. } = plan;
+        let RemapPlan { params, trainer, senders, replicas, .. } = plan;
         Self { params, trainer, senders, replicas }
     }
 
