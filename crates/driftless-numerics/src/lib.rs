@@ -32,7 +32,7 @@ mod rule;
 mod scalars;
 
 pub use audit::{MasterAudit, is_fit};
-pub use bf16::Cast;
+pub use bf16::{Cast, CellEdges};
 pub use digest::{DigestCursor, DigestKeys};
 pub use family::{
     Agnostic, Apex, Bitsandbytes, DeepspeedCpu, Family, OptimizerFamily, Sgd, Slot, Subnormals, TeRemainder,

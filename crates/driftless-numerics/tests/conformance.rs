@@ -1,10 +1,11 @@
 //! No family's rule misses a change, whatever the order of operations and however hard the element.
 
 use driftless_numerics::conformance::{
-    Element, Forward, Generator, Order, Tally, check_family, check_special_values, settings,
+    self, Element, Forward, Generator, Order, Tally, check_family, check_special_values, settings,
 };
 use driftless_numerics::{Family, GroupStep, Hyperparameters, Rule, bf16};
 use driftless_types::Fqn;
+use std::sync::atomic::AtomicBool;
 
 fn assert_nothing_missed(family: Family, tally: &Tally) {
     assert_eq!(tally.missed, 0, "{family}: {:?}", tally.first_miss);
@@ -26,6 +27,19 @@ fn nu2_no_family_misses_a_change() {
 fn nu4_no_family_misses_a_change_among_special_values() {
     for family in Family::ALL {
         assert_nothing_missed(family, &check_special_values(family));
+    }
+}
+
+/// Bulk, adversarial and special elements in all nine orders, each judged by the agnostic rule and by its own.
+#[test]
+fn nu2_nothing_is_missed_in_a_hundred_million_evaluations() {
+    let evaluations = if cfg!(debug_assertions) { 1_000_000 } else { 100_000_000 };
+    let report = conformance::run(evaluations, 2026, &|_| (), &AtomicBool::new(false));
+    println!("{report:#?}");
+    assert!(report.evaluations >= evaluations);
+    assert_eq!(report.missed(), 0, "{:?}", report.first_miss());
+    for (family, tally) in &report.families {
+        assert!(tally.changed > evaluations / 200 && tally.surplus > 0, "{family}: a dull test {tally:?}");
     }
 }
 

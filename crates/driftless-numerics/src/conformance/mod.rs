@@ -12,11 +12,15 @@
 
 mod generate;
 mod order;
+mod run;
+mod sgd;
 
 pub use generate::{Generator, Seeded, special_elements};
 pub use order::{Forward, Order};
+pub use run::{Report, run};
+pub use sgd::SgdOrder;
 
-use crate::{Family, GroupStep, Hyperparameters, Rule, is_fit};
+use crate::{Family, FamilyRule, GroupStep, Hyperparameters, OptimizerFamily, Rule, is_fit};
 use driftless_types::Fqn;
 
 /// A master before a step, with its moments as the step leaves them.
@@ -116,20 +120,91 @@ pub fn check_family(family: Family, per_setting: u32) -> Tally {
     tally
 }
 
+/// An order of operations that a family stands for; implemented by whoever adds a family.
+pub trait ForwardOrder {
+    /// Its name in reports.
+    fn name(&self) -> String;
+
+    /// The step of an element in this order: the master after it, from noise where the order is not deterministic.
+    fn prepare(&self, step: &GroupStep) -> Box<dyn Fn(Element, u32) -> f32>;
+}
+
+impl ForwardOrder for Order {
+    fn name(&self) -> String {
+        format!("{self:?}")
+    }
+
+    fn prepare(&self, step: &GroupStep) -> Box<dyn Fn(Element, u32) -> f32> {
+        let forward = Forward::new(*self, step);
+        Box::new(move |element, noise| forward.step(element, noise))
+    }
+}
+
+/// Tries to make the rule of any family miss a change: `per_setting` bulk and as many adversarial elements for each
+/// step, and special ones, in every one of its orders. The masters are taken as audited where they are fit.
+///
+/// ```
+/// use driftless_numerics::conformance::{Order, check, settings};
+/// let tally = check(&driftless_numerics::Torch, &[&Order::Torch, &Order::TorchContracted], &settings(), 10);
+/// assert_eq!(tally.missed, 0, "{tally:?}");
+/// ```
+#[must_use]
+pub fn check<F: OptimizerFamily + Clone>(
+    family: &F,
+    orders: &[&dyn ForwardOrder],
+    steps: &[GroupStep],
+    per_setting: u32,
+) -> Tally {
+    let mut tally = Tally::default();
+    let special: Vec<Element> = special_elements().collect();
+    for (seed, step) in (1..).zip(steps) {
+        let Ok(rule) = FamilyRule::new(family.clone(), &Fqn::from("conformance"), step) else {
+            continue;
+        };
+        let audited = rule.clone().with_audited_masters();
+        for order in orders {
+            let forward = order.prepare(step);
+            let mut random = Seeded::new(seed);
+            let mut generator = Generator::new(step, seed);
+            for _ in 0..per_setting {
+                let pick = special[driftless_types::index_of(random.bits() % special.len() as u64)];
+                for element in [generator.bulk(), generator.adversarial(), pick] {
+                    let after = forward(element, generator.noise());
+                    let (m, v) = (element.exp_avg, element.exp_avg_sq);
+                    let changed = family.cast().bits(element.before) != family.cast().bits(after);
+                    let rule = if is_fit(element.before) { &audited } else { &rule };
+                    tally.record(changed, rule.is_certified_unchanged(after, m, v), || {
+                        format!("{} made {after:e} of {element:?}", order.name())
+                    });
+                }
+            }
+        }
+    }
+    tally
+}
+
 /// Runs the cross product of special values through every order of a family: zeros of both signs, subnormals,
 /// infinities, NaN, edges of cells and of binades, steps without learning rate and without decay.
 #[must_use]
 pub fn check_special_values(family: Family) -> Tally {
     let mut tally = Tally::default();
+    special_settings().iter().for_each(|step| tally.merge(check_special_step(family, step)));
+    tally
+}
+
+/// Steps for special values: among them ones without learning rate, without decay, and with nearly too much of both.
+#[must_use]
+pub fn special_settings() -> Vec<GroupStep> {
+    let mut settings = Vec::new();
     for lr in [0.0, 1e-6, 1e-3, 0.4] {
         for weight_decay in [0.0, 0.01, 0.99] {
             for (beta2, step) in [(0.95, 1), (0.999, 10), (0.999, 1000)] {
                 let hyper = Hyperparameters { lr, beta1: 0.9, beta2, eps: 1e-8, weight_decay };
-                tally.merge(check_special_step(family, &GroupStep::new(step, hyper)));
+                settings.push(GroupStep::new(step, hyper));
             }
         }
     }
-    tally
+    settings
 }
 
 fn check_special_step(family: Family, step: &GroupStep) -> Tally {

@@ -92,7 +92,7 @@ impl Forward {
     #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "counters of tests are small")]
     pub fn new(order: Order, now: &GroupStep) -> Self {
-        let hyper = &now.hyper;
+        let hyper = now.decoupled();
         let betas = [hyper.beta1, hyper.beta2];
         let step = now.step as f64;
         let [bc1, bc2] = betas.map(|beta| 1.0 - beta.powf(step));
