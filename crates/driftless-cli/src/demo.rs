@@ -5,9 +5,9 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::run::run;
 use crate::source::StateSource;
-use driftless::SourceBinding;
+use driftless::{LayoutClaim, SourceBinding};
 use driftless_layout::ParamMeta;
-use driftless_numerics::StepParams;
+use driftless_numerics::{Family, StepParams};
 use driftless_testkit::{TinyTrainer, tiny_plan};
 
 /// Plans, trains and syncs.
@@ -37,6 +37,14 @@ impl StateSource for TrainedSource {
 
     fn steps_taken(&self) -> u64 {
         self.trainer.steps_taken()
+    }
+
+    fn family(&self) -> Family {
+        Family::Torch
+    }
+
+    fn layout_claim(&self) -> LayoutClaim {
+        LayoutClaim::Proven
     }
 
     fn memory(&self) -> Vec<Vec<SourceBinding>> {

@@ -69,12 +69,19 @@ impl<'a> Session<'a> {
         let start = Version(source.start());
         let options = NodeOptions { run: RUN, detector, ..NodeOptions::default() };
         let node = Node::start(plan.clone(), options).await.map_err(runtime)?;
-        let memory =
-            TrainerMemory { ranks: source.memory(), steps_taken: source.steps_taken(), version: start };
+        let memory = TrainerMemory {
+            ranks: source.memory(),
+            steps_taken: source.steps_taken(),
+            version: start,
+            family: source.family(),
+        };
         let trainer = node.attach_trainer(memory).await.map_err(runtime)?;
         let mut rollouts = Vec::new();
         for (id, ranks) in (0..).map(ReplicaId).zip(fleet.live()) {
-            let rollout = node.attach_rollout(id, RolloutMemory { ranks }, start).await.map_err(runtime)?;
+            let rollout = node
+                .attach_rollout(id, RolloutMemory { ranks, layout: source.layout_claim() }, start)
+                .await
+                .map_err(runtime)?;
             rollouts.push(rollout);
         }
         Ok(Self { plan, node, trainer, rollouts })

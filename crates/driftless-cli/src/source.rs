@@ -1,9 +1,9 @@
 //! Where states come from: recorded files, or a trainer that runs in this process. Runs see no difference.
 
 use crate::failure::Failure;
-use driftless::SourceBinding;
+use driftless::{LayoutClaim, SourceBinding};
 use driftless_layout::ParamMeta;
-use driftless_numerics::StepParams;
+use driftless_numerics::{Family, StepParams};
 
 /// A policy that grows version by version, in the memory of trainer ranks.
 pub(crate) trait StateSource: Send + Sync {
@@ -15,6 +15,12 @@ pub(crate) trait StateSource: Send + Sync {
 
     /// Optimizer steps taken before the first version.
     fn steps_taken(&self) -> u64;
+
+    /// The optimizer's family.
+    fn family(&self) -> Family;
+
+    /// Whether rollouts prove at the start that they hold what the trainer holds.
+    fn layout_claim(&self) -> LayoutClaim;
 
     /// The ranks' memory: per sender of the plan, per source tensor.
     fn memory(&self) -> Vec<Vec<SourceBinding>>;

@@ -7,7 +7,7 @@ use crate::files::{BadInput, Folder, RecordedStep, Slot};
 use crate::placement::Placement;
 use crate::run::run;
 use crate::source::StateSource;
-use driftless::{SourceBinding, StateBuffer};
+use driftless::{LayoutClaim, SourceBinding, StateBuffer};
 use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, RolloutLayout, ServedDtypes};
 use driftless_numerics::bf16::widen;
 use driftless_numerics::{Family, StepParams};
@@ -134,6 +134,15 @@ impl StateSource for FolderSource {
 
     fn steps_taken(&self) -> u64 {
         self.folder.start_step()
+    }
+
+    fn family(&self) -> Family {
+        self.folder.steps().first().map_or(Family::Agnostic, |recorded| self.params_of(recorded).family)
+    }
+
+    /// The masters of the start are not recorded, only their served bits: a NaN there may be of another trainer's cast.
+    fn layout_claim(&self) -> LayoutClaim {
+        LayoutClaim::Trusted
     }
 
     fn memory(&self) -> Vec<Vec<SourceBinding>> {

@@ -10,6 +10,6 @@ mod sender;
 pub use receiver::{Live, ReceiverBinding, Staged};
 pub use replica::{Hook, HookError, ReplicaBinding};
 pub use sender::{
-    DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding, SnapshotState,
-    SourceBinding, StepRequest,
+    DetectorState, FirstVersion, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding,
+    SnapshotState, SourceBinding, StepRequest,
 };

@@ -24,6 +24,7 @@ mod host;
 mod journey;
 mod ledger;
 mod options;
+pub mod probe;
 mod shared;
 mod work;
 

@@ -2,7 +2,7 @@
 
 use driftless_runtime::HostError;
 use driftless_runtime::device::DeviceError;
-use driftless_runtime::types::{ReplicaId, Version};
+use driftless_runtime::types::{Digest, ReplicaId, Version};
 use thiserror::Error;
 
 /// Why a node did not do what it was asked.
@@ -46,6 +46,32 @@ pub enum NodeError {
         /// The plan's.
         expected: u64,
     },
+    /// What is in a rank's memory is not the version that it says, read through the layout that it claims.
+    #[error(
+        "{receiver}: {tensor} does not hold version {version} in the claimed layout: its digest is {found}, expected \
+         {expected}; load that version, or claim the layout that the engine uses (`LayoutClaim::Trusted` skips this proof)"
+    )]
+    LayoutNotProven {
+        /// The rank.
+        receiver: String,
+        /// Its tensor.
+        tensor: String,
+        /// The version that was claimed.
+        version: Version,
+        /// The digest of what is there.
+        found: Digest,
+        /// The trainer's digest.
+        expected: Digest,
+    },
+    /// Nobody knows what the claimed version should be.
+    #[error(
+        "version {version} cannot be proven: the trainer knows its first version and its newest, and must be attached \
+         first (`LayoutClaim::Trusted` skips this proof)"
+    )]
+    NothingToProveAgainst {
+        /// The version that was claimed.
+        version: Version,
+    },
     /// Versions only grow.
     #[error("version {found} was reported, expected one above {last}")]
     VersionNotGrowing {
@@ -54,6 +80,9 @@ pub enum NodeError {
         /// The one before it.
         last: Version,
     },
+    /// A task of this program failed.
+    #[error("a task failed: {0}")]
+    Task(String),
     /// The device refused the memory.
     #[error(transparent)]
     Device(#[from] DeviceError),

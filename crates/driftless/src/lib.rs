@@ -16,7 +16,7 @@ mod trainer;
 
 pub use error::NodeError;
 pub use node::Node;
-pub use rollout::{Rollout, RolloutMemory, Serving};
+pub use rollout::{LayoutClaim, Rollout, RolloutMemory, Serving};
 pub use sync::{Outcome, SyncHandle};
 pub use trainer::{StepGuard, Trainer, TrainerMemory};
 

@@ -1,13 +1,13 @@
 //! One process's part of the fleet.
 
-use crate::{NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
+use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
 use driftless_runtime::binding::{
-    DetectorState, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState, SourceBinding,
+    DetectorState, FirstVersion, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState, SourceBinding,
 };
-use driftless_runtime::layout::{RemapPlan, SenderPlan};
-use driftless_runtime::numerics::bf16;
+use driftless_runtime::layout::{ReceiverPlan, RemapPlan, SenderPlan};
+use driftless_runtime::numerics::Cast;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
-use driftless_runtime::{Detector, Host, NodeOptions, Shared};
+use driftless_runtime::{Detector, Host, NodeOptions, Shared, probe};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -58,16 +58,18 @@ impl Node {
         for (plan, rank) in senders.iter().zip(&memory.ranks) {
             check_sources(plan, rank)?;
         }
-        for (plan, rank) in senders.iter().zip(memory.ranks) {
-            let detector = detector_state(shared, plan, &rank, memory.steps_taken);
-            shared.registry.bind_sender(Arc::new(SenderBinding::new(plan, rank, detector)));
+        let version = memory.version;
+        let bindings = blocking(Arc::clone(shared), move |shared| bind_trainer(shared, memory)).await?;
+        for binding in bindings {
+            shared.registry.bind_sender(Arc::new(binding));
         }
-        shared.standing.set_version(memory.version);
+        shared.standing.set_version(version);
         self.host.adopt().await?;
-        Ok(Trainer::new(Arc::clone(shared), memory.version))
+        Ok(Trainer::new(Arc::clone(shared), version))
     }
 
-    /// Attaches the live weights of one replica, which hold `version` now.
+    /// Attaches the live weights of one replica, which hold `version` now; unless the layout is
+    /// [`LayoutClaim::Trusted`], that is proven by digest, tensor by tensor, before anything is written.
     ///
     /// # Errors
     /// An unknown replica, one that is attached already, or memory that is not what the plan says, by tensor.
@@ -85,17 +87,9 @@ impl Node {
             return Err(NodeError::AttachedTwice { what: format!("replica {replica}") });
         }
         count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
-        let mut bindings = Vec::new();
-        for (receiver, rank) in plan.receivers.iter().zip(memory.ranks) {
-            count(&format!("tensors of {}", receiver.name), rank.len(), receiver.tensors.len())?;
-            for (tensor, buffer) in receiver.tensors.iter().zip(&rank) {
-                let elements = tensor.shape.elements().unwrap_or(u64::MAX);
-                let words = elements.saturating_mul(tensor.dtype.words() as u64);
-                length(&receiver.name, &tensor.name, buffer.len(), words)?;
-            }
-            let device = &*shared.device;
-            bindings.push(ReceiverBinding::new(&shared.plan, receiver, rank, version, device, &shared.keys)?);
-        }
+        let bindings =
+            blocking(Arc::clone(shared), move |shared| bind_replica(shared, replica, memory, version))
+                .await?;
         shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, version)));
         for binding in bindings {
             shared.registry.bind_receiver(Arc::new(binding));
@@ -149,17 +143,81 @@ fn check_sources(plan: &SenderPlan, rank: &[SourceBinding]) -> Result<(), NodeEr
     Ok(())
 }
 
+/// Hashing whole models is work for a blocking thread.
+async fn blocking<T: Send + 'static>(
+    shared: Arc<Shared>,
+    run: impl FnOnce(&Shared) -> Result<T, NodeError> + Send + 'static,
+) -> Result<T, NodeError> {
+    let outcome = tokio::task::spawn_blocking(move || run(&shared)).await;
+    outcome.unwrap_or_else(|panicked| Err(NodeError::Task(panicked.to_string())))
+}
+
+fn bind_trainer(shared: &Shared, memory: TrainerMemory) -> Result<Vec<SenderBinding>, NodeError> {
+    let (version, cast) = (memory.version, memory.family.cast());
+    let mut bindings = Vec::new();
+    for (plan, rank) in shared.plan.senders().iter().zip(memory.ranks) {
+        let cells = probe::digest_sources(shared, plan, &rank, cast)?;
+        let detector = detector_state(shared, plan, &rank, memory.steps_taken, cast);
+        bindings.push(SenderBinding::new(plan, rank, detector, FirstVersion { version, cells }));
+    }
+    Ok(bindings)
+}
+
+fn bind_replica(
+    shared: &Shared,
+    replica: ReplicaId,
+    memory: RolloutMemory,
+    version: Version,
+) -> Result<Vec<ReceiverBinding>, NodeError> {
+    let plans = shared.plan.replicas().iter().filter(|plan| plan.id == replica);
+    let mut bindings = Vec::new();
+    for (receiver, rank) in plans.flat_map(|plan| &plan.receivers).zip(memory.ranks) {
+        count(&format!("tensors of {}", receiver.name), rank.len(), receiver.tensors.len())?;
+        for (tensor, buffer) in receiver.tensors.iter().zip(&rank) {
+            let elements = tensor.shape.elements().unwrap_or(u64::MAX);
+            let words = elements.saturating_mul(tensor.dtype.words() as u64);
+            length(&receiver.name, &tensor.name, buffer.len(), words)?;
+        }
+        let device = &*shared.device;
+        let binding = ReceiverBinding::new(&shared.plan, receiver, rank, version, device, &shared.keys)?;
+        if memory.layout == LayoutClaim::Proven {
+            prove(shared, receiver, &binding, version)?;
+        }
+        bindings.push(binding);
+    }
+    Ok(bindings)
+}
+
+fn prove(
+    shared: &Shared,
+    receiver: &ReceiverPlan,
+    binding: &ReceiverBinding,
+    version: Version,
+) -> Result<(), NodeError> {
+    let promised = probe::promised(shared, receiver, version);
+    let promised = promised.ok_or(NodeError::NothingToProveAgainst { version })?;
+    let digests = binding.attached();
+    for ((tensor, &found), expected) in receiver.tensors.iter().zip(digests).zip(promised) {
+        if found != expected {
+            let (receiver, tensor) = (receiver.name.clone(), tensor.name.clone());
+            return Err(NodeError::LayoutNotProven { receiver, tensor, version, found, expected });
+        }
+    }
+    Ok(())
+}
+
 fn detector_state(
     shared: &Shared,
     plan: &SenderPlan,
     rank: &[SourceBinding],
     steps_taken: u64,
+    cast: Cast,
 ) -> DetectorState {
     let pieces = plan.tensors.iter().flat_map(|tensor| &tensor.pieces);
     let steps_taken: BTreeMap<_, _> = pieces.map(|piece| (piece.param, steps_taken)).collect();
     let snapshot = match shared.options.detector {
         Detector::Inversion => Vec::new(),
-        Detector::Snapshot => rank.iter().map(served_bits).collect(),
+        Detector::Snapshot => rank.iter().map(|memory| served_bits(memory, cast)).collect(),
     };
     DetectorState {
         unpublished: None,
@@ -170,6 +228,6 @@ fn detector_state(
     }
 }
 
-fn served_bits(memory: &SourceBinding) -> Vec<u16> {
-    memory.master.read().iter().map(|&x| bf16::cast(x)).collect()
+fn served_bits(memory: &SourceBinding, cast: Cast) -> Vec<u16> {
+    memory.master.read().iter().map(|&x| cast.bits(x)).collect()
 }

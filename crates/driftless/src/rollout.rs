@@ -11,6 +11,19 @@ use std::sync::Arc;
 pub struct RolloutMemory {
     /// Per rank of the replica, per tensor of the rank: 16-bit words, two per FP32 element, low half first.
     pub ranks: Vec<Vec<WordBuffer>>,
+    /// Whether the layout is proven when the memory is attached.
+    pub layout: LayoutClaim,
+}
+
+/// How sure the caller is that an engine's memory is laid out as its plan says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LayoutClaim {
+    /// The memory holds a version that the engine itself loaded: its digests must equal the trainer's, tensor by tensor,
+    /// or the engine is refused before a byte is written. An engine that re-packed its weights is found this way.
+    #[default]
+    Proven,
+    /// Nothing is proven now, as for an engine with dummy weights. The first version's digests prove the rest.
+    Trusted,
 }
 
 /// What a replica serves: enough to salt a prefix cache with.

@@ -2,7 +2,7 @@
 
 use crate::{NodeError, SyncHandle};
 use driftless_runtime::binding::{LastVersion, Publish, SourceBinding, StepRequest};
-use driftless_runtime::numerics::StepParams;
+use driftless_runtime::numerics::{Family, StepParams};
 use driftless_runtime::proto::ReplicaOutcome;
 use driftless_runtime::types::Version;
 use driftless_runtime::{Shared, Step};
@@ -19,6 +19,8 @@ pub struct TrainerMemory {
     pub steps_taken: u64,
     /// The version that the weights are now.
     pub version: Version,
+    /// The optimizer's family: it says how the trainer makes its served bits.
+    pub family: Family,
 }
 
 /// The optimizer may write while this lives; [`Trainer::step_done`] takes it back.

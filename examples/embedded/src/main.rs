@@ -4,9 +4,9 @@
 
 use anyhow::{Result, ensure};
 use driftless::{
-    DestTensor, Hyperparameters, Model, ModelConfig, Node, NodeOptions, RemapPlan, ReplicaId, RolloutMemory,
-    SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer, StepParams, TrainerMemory, Version,
-    WordBuffer,
+    DestTensor, Family, Hyperparameters, LayoutClaim, Model, ModelConfig, Node, NodeOptions, RemapPlan,
+    ReplicaId, RolloutMemory, SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer, StepParams,
+    TrainerMemory, Version, WordBuffer,
 };
 
 const CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2,
@@ -25,10 +25,12 @@ async fn main() -> Result<()> {
     // 2. The runtime works on memory that stays ours.
     let node = Node::start(plan, NodeOptions::default()).await?;
     let ranks = optimizer.memory.clone();
-    let mut trainer =
-        node.attach_trainer(TrainerMemory { ranks, steps_taken: 0, version: Version(1) }).await?;
-    // The engine starts empty, at a version that no patch leads from: its first sync brings everything.
-    let memory = RolloutMemory { ranks: engine.clone() };
+    let mut trainer = node
+        .attach_trainer(TrainerMemory { ranks, steps_taken: 0, version: Version(1), family: Family::Torch })
+        .await?;
+    // The engine starts empty, at a version that no patch leads from: its first sync brings everything. One that has
+    // loaded version 1 would prove its layout instead (`LayoutClaim::Proven`).
+    let memory = RolloutMemory { ranks: engine.clone(), layout: LayoutClaim::Trusted };
     let rollout = node.attach_rollout(ReplicaId(0), memory, Version(0)).await?;
     rollout.on_pause(|serving| async move {
         println!("  engine: finish requests of version {serving}, then hold new ones");
@@ -44,7 +46,8 @@ async fn main() -> Result<()> {
         let guard = trainer.step_begin().await; // from here on the optimizer may write
         optimizer.step(step);
         let version = Version(step + 1);
-        let sync = trainer.step_done(guard, version, StepParams::new(step, HYPER))?;
+        let sync =
+            trainer.step_done(guard, version, StepParams::new(step, HYPER).with_family(Family::Torch))?;
         sync.detected().await; // no sparse value is read from our memory after this
         let outcome = sync.committed().await;
         ensure!(outcome.is_committed_everywhere(), "left behind: {:?}", outcome.replicas);

@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::{
-    Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams,
-    SyncHandle, Trainer, TrainerMemory, Version, WordBuffer,
+    Family, LayoutClaim, Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding,
+    StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory, Version, WordBuffer,
 };
 use driftless_testkit::{TinyTrainer, tiny_plan};
 
@@ -29,20 +29,39 @@ impl Fleet {
     /// # Errors
     /// A layout that does not fit the tiny policy, or a node that does not start.
     pub async fn start(trainer: &str, rollouts: &[&str], options: NodeOptions) -> Result<Self> {
+        Self::start_only(trainer, rollouts, rollouts.len(), options).await
+    }
+
+    /// The same, of which only the first `attached` replicas are attached.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_only(
+        trainer: &str,
+        rollouts: &[&str],
+        attached: usize,
+        options: NodeOptions,
+    ) -> Result<Self> {
         let layouts = rollouts.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
         let plan = tiny_plan(&trainer.parse()?, &layouts)?;
         let policy = TinyTrainer::new(&plan, 7);
         let live: Vec<Vec<Vec<WordBuffer>>> = plan
             .replicas()
             .iter()
+            .take(attached)
             .map(|replica| replica.receivers.iter().map(|r| buffers(policy.expected_words(r))).collect())
             .collect();
         let node = Node::start(plan, options).await?;
-        let memory = TrainerMemory { ranks: sources(&policy), steps_taken: 0, version: Version(0) };
+        let memory = TrainerMemory {
+            ranks: sources(&policy),
+            steps_taken: 0,
+            version: Version(0),
+            family: Family::Torch,
+        };
         let trainer = node.attach_trainer(memory).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
-            let memory = RolloutMemory { ranks: ranks.clone() };
+            let memory = RolloutMemory { ranks: ranks.clone(), layout: LayoutClaim::Proven };
             handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
         }
         Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0, params: None })

@@ -48,6 +48,7 @@ pub struct ReceiverBinding {
     pub id: ReceiverId,
     /// One per local tensor of the plan.
     pub memory: Vec<WordBuffer>,
+    attached: Vec<Digest>,
     version: AtomicU64,
     live: Arc<tokio::sync::Mutex<Live>>,
 }
@@ -70,6 +71,7 @@ impl ReceiverBinding {
             .map(|(tensor, buffer)| device.digest(&buffer.read(), tensor, plan.params(), keys))
             .collect::<Result<_, _>>()?;
         let undo = memory.iter().map(|_| UndoLog::default()).collect();
+        let attached = digests.clone();
         let live = Live {
             digests,
             old_digests: None,
@@ -81,7 +83,13 @@ impl ReceiverBinding {
             changed: 0,
         };
         let version = AtomicU64::new(version.0);
-        Ok(Self { id: receiver.id, memory, version, live: Arc::new(tokio::sync::Mutex::new(live)) })
+        Ok(Self { id: receiver.id, memory, attached, version, live: Arc::new(tokio::sync::Mutex::new(live)) })
+    }
+
+    /// Digests of the bits that were there when the memory was attached, per local tensor.
+    #[must_use]
+    pub fn attached(&self) -> &[Digest] {
+        &self.attached
     }
 
     /// The version that this rank has committed.

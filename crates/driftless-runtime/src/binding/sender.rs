@@ -136,6 +136,15 @@ pub enum SnapshotState {
     Torn,
 }
 
+/// What a rank held when it was attached: who attaches later proves its layout against it.
+#[derive(Clone, Debug)]
+pub struct FirstVersion {
+    /// The version.
+    pub version: Version,
+    /// Digests of its bits, per digest cell of the rank.
+    pub cells: Vec<Digest>,
+}
+
 /// The binding of one trainer rank.
 #[derive(Debug)]
 pub struct SenderBinding {
@@ -143,6 +152,7 @@ pub struct SenderBinding {
     pub id: SenderId,
     /// One per source tensor of the plan.
     pub memory: Vec<SourceBinding>,
+    first: FirstVersion,
     request: Mutex<Option<Arc<StepRequest>>>,
     detected: AtomicU64,
     patch: Mutex<Option<Arc<Patch>>>,
@@ -152,10 +162,16 @@ pub struct SenderBinding {
 impl SenderBinding {
     /// The binding of a rank, with what its detector knows at the start.
     #[must_use]
-    pub fn new(plan: &SenderPlan, memory: Vec<SourceBinding>, detector: DetectorState) -> Self {
+    pub fn new(
+        plan: &SenderPlan,
+        memory: Vec<SourceBinding>,
+        detector: DetectorState,
+        first: FirstVersion,
+    ) -> Self {
         Self {
             id: plan.id,
             memory,
+            first,
             request: Mutex::default(),
             detected: AtomicU64::new(0),
             patch: Mutex::default(),
@@ -194,6 +210,15 @@ impl SenderBinding {
     /// Keeps a patch in place of the one before.
     pub fn keep(&self, patch: Patch) {
         *self.patch.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(patch));
+    }
+
+    /// Digests of the bits at a version, per digest cell: known of the first version and of the newest.
+    #[must_use]
+    pub fn cells_at(&self, version: Version) -> Option<Vec<Digest>> {
+        if self.first.version == version {
+            return Some(self.first.cells.clone());
+        }
+        self.patch().filter(|patch| patch.version == version).map(|patch| patch.cells.clone())
     }
 
     /// The token of this binding: waits until the former holder's task has ended (CM-9).
