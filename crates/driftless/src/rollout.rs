@@ -3,6 +3,7 @@
 use driftless_runtime::Shared;
 use driftless_runtime::binding::HookError;
 use driftless_runtime::device::WordBuffer;
+use driftless_runtime::proto::Engine;
 use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
 use std::fmt;
 use std::sync::Arc;
@@ -73,6 +74,12 @@ impl Rollout {
             let _ = replica.serving().wait_for(|(_, version)| *version >= at_least).await;
         }
         self.version()
+    }
+
+    /// Waits until the engine serves: its version moves just before the resume hook is called, so that the hook sees it.
+    pub async fn settled(&self) {
+        let Some(replica) = self.binding() else { return };
+        self.shared.ledger.wait(|_| (replica.engine() == Engine::Serving).then_some(())).await;
     }
 
     /// Sets the hook that is called once per replica before live weights are written; it must drain or hold requests.

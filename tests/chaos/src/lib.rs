@@ -126,6 +126,18 @@ impl Fleet {
         Ok(sync.committed().await)
     }
 
+    /// Waits until the engines serve again: a version moves just before its resume hook is called.
+    pub async fn settled(&self) {
+        for rollout in &self.rollouts {
+            rollout.settled().await;
+        }
+    }
+
+    /// Stops the node and drops every handle.
+    pub async fn stop(self) {
+        self.node.stop().await;
+    }
+
     /// Compares every bit of every receiver with what the trainer holds now.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::sync::Arc;
 use tracing::{info, warn};
 
-use super::{ReceiverMsg, ShardMsg};
+use super::{ReceiverMsg, ShardMsg, Tasks};
 
 /// What the coordinator hears.
 #[derive(Debug)]
@@ -25,6 +25,7 @@ pub(crate) struct CoordinatorActor;
 pub(crate) struct CoordinatorState {
     shared: Arc<Shared>,
     machine: Coordinator,
+    tasks: Tasks,
 }
 
 impl Actor for CoordinatorActor {
@@ -44,6 +45,7 @@ impl Actor for CoordinatorActor {
         let run = shared.options.run;
         let machine = Coordinator::new(run, shared.plan.digest(), epoch, senders, receivers, options);
         // First the address, then the question: whoever starts in between sees the one or hears the other.
+        let tasks = Tasks::new(me.get_cell());
         shared.registry.enter_coordinator(me);
         for sender in shared.registry.bound_senders() {
             shared.registry.tell_shard(sender, ShardMsg::Announce);
@@ -52,7 +54,7 @@ impl Actor for CoordinatorActor {
             shared.registry.tell_receiver(receiver, ReceiverMsg::Announce(epoch));
         }
         info!(%epoch, "the coordinator is up");
-        Ok(CoordinatorState { shared, machine })
+        Ok(CoordinatorState { shared, machine, tasks })
     }
 
     async fn handle(
@@ -73,18 +75,20 @@ impl Actor for CoordinatorActor {
             if matches!(command, CoordinatorCommand::Begin { .. }) {
                 failpoints.pass(Site::CoordinatorBegins, None, me.get_cell()).await?;
             }
-            execute(&state.shared, &me, command);
+            execute(state, &me, command);
         }
         Ok(())
     }
 }
 
-fn execute(shared: &Arc<Shared>, me: &ActorRef<CoordinatorMsg>, command: CoordinatorCommand) {
+fn execute(state: &mut CoordinatorState, me: &ActorRef<CoordinatorMsg>, command: CoordinatorCommand) {
+    let shared = &state.shared;
     match command {
         CoordinatorCommand::Begin { fence, replica, needs } => begin(shared, fence, replica, &needs),
         CoordinatorCommand::Abort { fence, replica, cause } => abort(shared, fence, replica, cause),
         CoordinatorCommand::ArmTimer { id, after } => {
-            me.send_after(after, move || CoordinatorMsg::Timer(id));
+            let me = me.clone();
+            state.tasks.arm(id, after, move || drop(me.cast(CoordinatorMsg::Timer(id))));
         }
         CoordinatorCommand::Settle { replica, version, outcome } => {
             shared.ledger.settle(version, replica, outcome);

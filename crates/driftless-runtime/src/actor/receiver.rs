@@ -209,6 +209,13 @@ impl ReceiverState {
         self.time_exchange(me, id)
     }
 
+    /// This rank's part of an attempt is over; a lead's own timers go on until the replica's is.
+    fn rest(&mut self, fence: &Fence) {
+        if self.leading.is_none() {
+            self.tasks.disarm(fence);
+        }
+    }
+
     fn retire(&self, fence: &Fence) {
         self.shared.transport.retire(fence);
     }

@@ -106,6 +106,7 @@ impl Actor for ShardActor {
             ShardMsg::Moved(fence, round, outcome) => state.moved(&me, fence, round, outcome)?,
             ShardMsg::Abort(fence) => {
                 state.attempts.remove(&fence);
+                state.tasks.disarm(&fence);
             }
             ShardMsg::Timer(id) => state.timer(&me, id)?,
             ShardMsg::Announce => state.announce(),
@@ -244,7 +245,9 @@ impl ShardState {
     ) -> Result<(), ActorProcessingErr> {
         let Some(attempt) = self.attempts.remove(&fence) else { return Ok(()) };
         let (exchange, commands) = attempt.exchange.handle(event)?;
-        if exchange.end().is_none() {
+        if exchange.end().is_some() {
+            self.tasks.disarm(&fence);
+        } else {
             self.attempts.insert(fence, Attempt { exchange, outgoing: attempt.outgoing });
         }
         self.execute(me, fence, commands);
@@ -256,7 +259,8 @@ impl ShardState {
             match command {
                 ExchangeCommand::Post { round, sends, .. } => self.post(me.clone(), fence, round, &sends),
                 ExchangeCommand::ArmTimer { id, after } => {
-                    me.send_after(after, move || ShardMsg::Timer(id));
+                    let me = me.clone();
+                    self.tasks.arm(id, after, move || drop(me.cast(ShardMsg::Timer(id))));
                 }
                 ExchangeCommand::AbortTransfers => self.shared.transport.abort(&fence),
             }

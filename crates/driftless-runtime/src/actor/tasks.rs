@@ -1,9 +1,13 @@
 //! Work that an actor has started: it ends with the actor.
 
+use driftless_proto::TimerId;
+use driftless_types::Fence;
 use ractor::ActorCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tokio::task::JoinSet;
+use std::time::Duration;
+use tokio::task::{AbortHandle, JoinSet};
 
 /// Kills the actor of a task that panics: an actor must not wait for an event that nobody will send (EX-6).
 struct KillOnPanic(ActorCell);
@@ -21,13 +25,14 @@ impl Drop for KillOnPanic {
 pub(crate) struct Tasks {
     actor: ActorCell,
     running: JoinSet<()>,
+    timers: BTreeMap<TimerId, AbortHandle>,
     cancel: Arc<AtomicBool>,
 }
 
 impl Tasks {
     /// No task yet.
     pub(crate) fn new(actor: ActorCell) -> Self {
-        Self { actor, running: JoinSet::new(), cancel: Arc::default() }
+        Self { actor, running: JoinSet::new(), timers: BTreeMap::new(), cancel: Arc::default() }
     }
 
     /// The flag that blocking loops of this actor look at.
@@ -37,12 +42,38 @@ impl Tasks {
 
     /// Starts a task.
     pub(crate) fn spawn(&mut self, task: impl Future<Output = ()> + Send + 'static) {
+        self.start(task);
+    }
+
+    /// Calls `fire` once so much time has passed, unless the attempt ends before.
+    pub(crate) fn arm(&mut self, id: TimerId, after: Duration, fire: impl FnOnce() + Send + 'static) {
+        let timer = self.start(async move {
+            tokio::time::sleep(after).await;
+            fire();
+        });
+        if let Some(replaced) = self.timers.insert(id, timer) {
+            replaced.abort();
+        }
+    }
+
+    /// An attempt is over here: its timers do not fire any more.
+    pub(crate) fn disarm(&mut self, fence: &Fence) {
+        self.timers.retain(|id, timer| {
+            let over = (id.epoch, id.attempt) == (fence.epoch, fence.attempt);
+            if over {
+                timer.abort();
+            }
+            !over
+        });
+    }
+
+    fn start(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         while self.running.try_join_next().is_some() {}
         let guard = KillOnPanic(self.actor.clone());
         self.running.spawn(async move {
             let _guard = guard;
             task.await;
-        });
+        })
     }
 }
 

@@ -52,7 +52,8 @@ impl ReceiverState {
                 self.shared.registry.tell_receiver(to, message);
             }
             LeadCommand::ArmTimer { id, after } => {
-                me.send_after(after, move || ReceiverMsg::Timer(id));
+                let me = me.clone();
+                self.tasks.arm(id, after, move || drop(me.cast(ReceiverMsg::Timer(id))));
             }
             LeadCommand::Pause(fence) => {
                 leading.paused_at = Some(Instant::now());
@@ -132,6 +133,7 @@ impl ReceiverState {
         let replica = leading.replica.id;
         self.tell_end(CoordinatorEvent::Ended(replica, outcome, serving));
         self.retire(&fence);
+        self.tasks.disarm(&fence);
         self.shared.ledger.wake();
     }
 

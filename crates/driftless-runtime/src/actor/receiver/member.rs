@@ -98,7 +98,8 @@ impl ReceiverState {
             ParticipantCommand::Scatter(fence) => self.scatter(me.clone(), fence),
             ParticipantCommand::Undo(fence) => self.undo(me.clone(), fence),
             ParticipantCommand::Seal(fence) => self.seal(me.clone(), fence),
-            ParticipantCommand::Discard(_) => {
+            ParticipantCommand::Discard(fence) => {
+                self.rest(&fence);
                 self.records.clear();
                 self.payload.clear();
             }
@@ -116,7 +117,8 @@ impl ReceiverState {
         match command {
             ExchangeCommand::Post { round, receives, .. } => self.post(me.clone(), fence, round, receives),
             ExchangeCommand::ArmTimer { id, after } => {
-                me.send_after(after, move || ReceiverMsg::Timer(id));
+                let me = me.clone();
+                self.tasks.arm(id, after, move || drop(me.cast(ReceiverMsg::Timer(id))));
             }
             ExchangeCommand::AbortTransfers => self.shared.transport.abort(&fence),
         }
@@ -197,6 +199,7 @@ impl ReceiverState {
     }
 
     fn seal(&mut self, me: ActorRef<ReceiverMsg>, fence: Fence) {
+        self.rest(&fence);
         let run = move |shared: &Shared, binding: &ReceiverBinding, live: &mut Live| {
             let started = Instant::now();
             work::seal(shared, binding, live, &fence);
