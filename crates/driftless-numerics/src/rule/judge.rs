@@ -4,6 +4,9 @@ use crate::bf16::{CellEdges, INFINITY_CELL};
 use crate::family::OptimizerFamily;
 use crate::scalars::Scalars;
 
+/// Elements that are tried together before any of them is judged alone.
+const LANES: usize = 16;
+
 impl Scalars {
     /// NU-4: what an audit of the masters before the step adds.
     pub(super) fn with_audited_masters(self) -> Self {
@@ -71,9 +74,15 @@ where
     !numbers | (family.update(scalars, m, v).abs() <= scalars.largest_update)
 }
 
-/// One bit per element of up to 64 that is not certified, and whether all updates are within their bound.
+/// One bit per element of up to 64 that is not certified, and whether all updates are within their bound. `surely`
+/// tells some elements for which both hold (NU-6).
 #[inline(always)]
-pub(super) fn mask<F>(family: &F, scalars: &Scalars, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool)
+pub(super) fn mask<F>(
+    family: &F,
+    scalars: &Scalars,
+    surely: impl Fn(f32, f32, f32) -> bool,
+    [x, m, v]: [&[f32]; 3],
+) -> (u64, bool)
 where
     F: OptimizerFamily + ?Sized,
 {
@@ -81,7 +90,35 @@ where
         x.len() == m.len() && x.len() == v.len() && x.len() <= 64,
         "three slices of one length, at most 64"
     );
-    let mut send = [0u8; 64];
+    let (xs, x) = x.as_chunks::<LANES>();
+    let (ms, m) = m.as_chunks::<LANES>();
+    let (vs, v) = v.as_chunks::<LANES>();
+    let (mut send, mut all_within) = (0, true);
+    for (group, ((x, m), v)) in xs.iter().zip(ms).zip(vs).enumerate() {
+        // NU-6: most groups hold no element near an edge.
+        let elements = x.iter().zip(m).zip(v);
+        if elements.fold(true, |all, ((&x, &m), &v)| all & surely(x, m, v)) {
+            continue;
+        }
+        let (marks, within) = exact_mask(family, scalars, x, m, v);
+        send |= marks << (LANES * group);
+        all_within &= within;
+    }
+    if !x.is_empty() {
+        let (marks, within) = exact_mask(family, scalars, x, m, v);
+        send |= marks << (LANES * xs.len());
+        all_within &= within;
+    }
+    (send, all_within)
+}
+
+/// The mask of at most 16 elements by the exact test.
+#[inline(always)]
+fn exact_mask<F>(family: &F, scalars: &Scalars, x: &[f32], m: &[f32], v: &[f32]) -> (u64, bool)
+where
+    F: OptimizerFamily + ?Sized,
+{
+    let mut send = [0u8; LANES];
     let mut all_within = true;
     for (((flag, &x), &m), &v) in send.iter_mut().zip(x).zip(m).zip(v) {
         *flag = u8::from(!certifies(family, scalars, x, m, v));
