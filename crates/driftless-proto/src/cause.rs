@@ -17,6 +17,12 @@ pub enum RootCause {
     /// The member's actor ended in the middle of the attempt.
     #[error("the actor ended in the middle of the attempt")]
     Died,
+    /// The node was stopped.
+    #[error("the node was stopped")]
+    Stopped,
+    /// The actor died so often that it is left alone for a while.
+    #[error("the actor died too often and rests before it is started again")]
+    Exhausted,
     /// The attempt was aborted because another member of its exchange failed.
     #[error("the attempt was aborted")]
     Aborted,
@@ -61,9 +67,10 @@ impl RootCause {
         match self {
             Self::Refused { .. } => Retry::NeedsAnchor,
             // Values that are gone do not come back: only the next version can serve this replica.
-            Self::WeightsMoved => Retry::Never,
+            Self::WeightsMoved | Self::Stopped => Retry::Never,
             Self::Deadline { .. }
             | Self::Died
+            | Self::Exhausted
             | Self::Aborted
             | Self::Transport(_)
             | Self::Damaged(_)

@@ -298,8 +298,10 @@ fn scattered(state: State, fence: Fence, result: Result<(), RootCause>) -> (Stat
             let tell = Command::Tell(ToLead::Failed(fence, root));
             (State::Undoing(fence, last), vec![Command::Undo(fence), tell])
         }
-        (State::Unwinding(mine, last), _) if mine == fence => {
-            (State::Undoing(fence, last), vec![Command::Undo(fence)])
+        (State::Unwinding(mine, last), result) if mine == fence => {
+            // The lead has decided, but what this receiver found is for the next attempt to repair.
+            let found = result.err().map(|root| Command::Tell(ToLead::Failed(fence, root)));
+            (State::Undoing(fence, last), [Command::Undo(fence)].into_iter().chain(found).collect())
         }
         (state, _) => (state, Vec::new()),
     }

@@ -12,5 +12,6 @@ mod tasks;
 pub(crate) use coordinator::{CoordinatorActor, CoordinatorMsg};
 pub(crate) use receiver::{ReceiverActor, ReceiverMsg};
 pub(crate) use shard::{ShardActor, ShardMsg};
+pub use supervisor::Child;
 pub(crate) use supervisor::{Supervisor, SupervisorMsg};
 pub(crate) use tasks::Tasks;

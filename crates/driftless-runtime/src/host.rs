@@ -2,6 +2,7 @@
 
 use crate::Shared;
 use crate::actor::{Supervisor, SupervisorMsg};
+use crate::rest::bring_to_rest;
 use ractor::{Actor, ActorRef, concurrency::JoinHandle as ActorHandle, rpc::CallResult};
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,9 +28,13 @@ pub enum HostError {
     Silent,
 }
 
-/// The running actors of a node. Dropping it stops them.
+/// The running actors of a node. Dropping it stops them in the background; [`Self::stop`] waits for that.
 pub struct Host {
     shared: Arc<Shared>,
+    running: Option<Running>,
+}
+
+struct Running {
     supervisor: watch::Receiver<ActorRef<SupervisorMsg>>,
     guard: JoinHandle<()>,
 }
@@ -43,7 +48,7 @@ impl Host {
         let (first, handle) = spawn(&shared).await?;
         let (address, supervisor) = watch::channel(first);
         let guard = tokio::spawn(keep_alive(Arc::clone(&shared), address, handle));
-        Ok(Self { shared, supervisor, guard })
+        Ok(Self { shared, running: Some(Running { supervisor, guard }) })
     }
 
     /// What the actors share.
@@ -57,7 +62,8 @@ impl Host {
     /// # Errors
     /// [`HostError::Silent`] if that takes longer than its deadline.
     pub async fn adopt(&self) -> Result<(), HostError> {
-        let mut supervisor = self.supervisor.clone();
+        let Some(running) = &self.running else { return Err(HostError::Silent) };
+        let mut supervisor = running.supervisor.clone();
         let asking = async {
             loop {
                 let current = supervisor.borrow_and_update().clone();
@@ -70,24 +76,33 @@ impl Host {
         tokio::time::timeout(ADOPT_DEADLINE, asking).await.map_err(|_| HostError::Silent)
     }
 
-    /// Stops every actor and waits until they have ended.
-    pub async fn stop(self) {
-        self.guard.abort();
-        let supervisor = self.supervisor.borrow().clone();
-        for child in self.shared.registry.children() {
-            let _ = child.kill_and_wait(None).await;
-        }
-        let _ = supervisor.kill_and_wait(None).await;
+    /// Stops every actor, waits until they have ended, then brings every replica to one version and resumes it.
+    pub async fn stop(mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.shared.stop();
+        running.end(Arc::clone(&self.shared)).await;
     }
 }
 
 impl Drop for Host {
     fn drop(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        self.shared.stop();
+        let ending = running.end(Arc::clone(&self.shared));
+        self.shared.tokio.spawn(ending);
+    }
+}
+
+impl Running {
+    async fn end(self, shared: Arc<Shared>) {
         self.guard.abort();
-        self.supervisor.borrow().kill();
-        for child in self.shared.registry.children() {
-            child.kill();
+        // The supervisor first, so that nobody is started again.
+        let supervisor = self.supervisor.borrow().clone();
+        let _ = supervisor.kill_and_wait(None).await;
+        for child in shared.registry.children() {
+            let _ = child.kill_and_wait(None).await;
         }
+        bring_to_rest(&shared).await;
     }
 }
 

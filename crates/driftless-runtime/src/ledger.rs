@@ -71,6 +71,7 @@ pub struct SyncReport {
 #[derive(Debug, Default)]
 struct Entry {
     settled: BTreeMap<ReplicaId, ReplicaOutcome>,
+    failed: BTreeSet<ReplicaId>,
     changed: BTreeMap<ReplicaId, u64>,
     sent: BTreeMap<ReplicaId, u64>,
     gates: BTreeMap<(String, String), NotInvertible>,
@@ -173,6 +174,19 @@ impl Ledger {
         self.update(version, |entry| {
             entry.settled.insert(replica, outcome);
         });
+    }
+
+    /// An attempt at a version has failed for a replica; the version may still be tried again.
+    pub fn failed(&self, version: Version, replica: ReplicaId) {
+        self.update(version, |entry| {
+            entry.failed.insert(replica);
+        });
+    }
+
+    /// Whether an attempt at a version has failed for a replica.
+    #[must_use]
+    pub fn has_failed(&self, version: Version, replica: ReplicaId) -> bool {
+        self.lock().get(&version).is_some_and(|entry| entry.failed.contains(&replica))
     }
 
     /// How a version ended for a replica, if the coordinator has said so.

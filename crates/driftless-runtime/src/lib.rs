@@ -25,6 +25,7 @@ mod journey;
 mod ledger;
 mod options;
 pub mod probe;
+mod rest;
 mod shared;
 mod work;
 
@@ -34,6 +35,7 @@ pub use driftless_numerics as numerics;
 pub use driftless_proto as proto;
 pub use driftless_types as types;
 
+pub use actor::Child;
 pub use failpoints::{Failpoints, Fault, Site};
 pub use host::{Host, HostError};
 pub use journey::Step;

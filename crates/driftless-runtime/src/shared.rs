@@ -1,16 +1,17 @@
 //! What all actors of a node share, and what outlives each of them.
 
-use crate::actor::{CoordinatorMsg, ReceiverMsg, ShardMsg};
+use crate::actor::{Child, CoordinatorMsg, ReceiverMsg, ShardMsg};
 use crate::binding::{ReceiverBinding, ReplicaBinding, SenderBinding, StepRequest};
 use crate::{Ledger, NodeOptions};
 use dashmap::DashMap;
 use driftless_device::{CpuDevice, Device};
 use driftless_layout::RemapPlan;
 use driftless_numerics::DigestKeys;
-use driftless_transport::{Loopback, Transport};
-use driftless_types::{Epoch, Member, ReceiverId, ReplicaId, SenderId, Version};
+use driftless_transport::{Loopback, LoopbackOptions, Transport};
+use driftless_types::{Epoch, ReceiverId, ReplicaId, SenderId, Version};
 use ractor::{ActorCell, ActorRef};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// The state of a node that no actor owns: plan, backends, bindings, ledger, and the addresses of the living.
@@ -31,22 +32,46 @@ pub struct Shared {
     pub registry: Registry,
     /// Whether the trainer's weights stand still, and at which version.
     pub standing: Standing,
+    /// The runtime that the node was started on: its handles may be used from any thread.
+    pub tokio: tokio::runtime::Handle,
+    stopped: AtomicBool,
 }
 
 impl Shared {
     /// The shared state of a node on the CPU backend with the loopback transport.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
     #[must_use]
     pub fn new(plan: RemapPlan, options: NodeOptions) -> Arc<Self> {
+        // Every byte that a receiver may stage can wait for it: the bound of one receiver, as often as there are any.
+        let receivers: usize = plan.replicas().iter().map(|replica| replica.receivers.len()).sum();
+        let early_bytes_max = options.limits.staging_max_bytes.saturating_mul(receivers as u64);
+        let loopback = LoopbackOptions { early_bytes_max, ..LoopbackOptions::default() };
         Arc::new(Self {
             keys: DigestKeys::new(options.run),
             plan,
             options,
             device: Box::new(CpuDevice::new()),
-            transport: Box::new(Loopback::default()),
+            transport: Box::new(Loopback::new(loopback)),
             ledger: Ledger::default(),
             registry: Registry::default(),
             standing: Standing::default(),
+            tokio: tokio::runtime::Handle::current(),
+            stopped: AtomicBool::new(false),
         })
+    }
+
+    /// Nothing moves any more: whoever waits for a version hears so.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.ledger.wake();
+    }
+
+    /// Whether the node was stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped.load(Ordering::Acquire)
     }
 
     /// The training loop has stepped: each rank's actor detects it, or its successor does.
@@ -89,7 +114,7 @@ pub struct Registry {
     receiver_actors: DashMap<ReceiverId, ActorRef<ReceiverMsg>>,
     coordinator: RwLock<Option<ActorRef<CoordinatorMsg>>>,
     epochs: AtomicU64,
-    unhealthy: Mutex<Vec<Member>>,
+    unhealthy: Mutex<BTreeSet<Child>>,
 }
 
 impl Registry {
@@ -197,15 +222,20 @@ impl Registry {
         shards.chain(receivers).chain(coordinator.as_ref().map(ActorRef::get_cell)).collect()
     }
 
-    /// A member's restart budget is spent.
-    pub(crate) fn give_up(&self, member: Member) {
-        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).push(member);
+    /// A child's restart budget is spent: it rests before it is started again.
+    pub(crate) fn exhausted(&self, child: Child) {
+        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).insert(child);
     }
 
-    /// The members whose restart budget is spent.
+    /// A child lives again.
+    pub(crate) fn revived(&self, child: Child) {
+        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).remove(&child);
+    }
+
+    /// The children whose restart budget is spent.
     #[must_use]
-    pub fn unhealthy(&self) -> Vec<Member> {
-        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn unhealthy(&self) -> Vec<Child> {
+        self.unhealthy.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 }
 

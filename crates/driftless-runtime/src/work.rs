@@ -4,10 +4,12 @@
 mod apply;
 mod detect;
 mod encode;
+mod hook;
 mod pending;
 mod stage;
 
 pub(crate) use apply::{recover, scatter, seal, undo};
 pub(crate) use detect::detect;
 pub(crate) use encode::{Outgoing, encode};
+pub(crate) use hook::call;
 pub(crate) use stage::{announced_bytes, stage};

@@ -72,6 +72,9 @@ pub enum NodeError {
         /// The version that was claimed.
         version: Version,
     },
+    /// The node was stopped.
+    #[error("the node was stopped")]
+    Stopped,
     /// Versions only grow.
     #[error("version {found} was reported, expected one above {last}")]
     VersionNotGrowing {

@@ -110,7 +110,8 @@ impl Node {
         &self.plan().receiver(id).name
     }
 
-    /// Stops every actor; live weights stay at the version that each replica serves.
+    /// Stops every actor; live weights are those of the version that each replica serves, and no engine stays paused.
+    /// Dropping a node does the same in the background.
     pub async fn stop(self) {
         self.host.stop().await;
     }

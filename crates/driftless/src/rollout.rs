@@ -112,13 +112,17 @@ impl Rollout {
         for receiver in plans.flat_map(|plan| &plan.receivers) {
             let Some(binding) = self.shared.registry.receiver(receiver.id) else { continue };
             let token = binding.token().await;
-            let hashed = receiver.tensors.iter().zip(&binding.memory).map(|(tensor, buffer)| {
-                let params = self.shared.plan.params();
-                self.shared.device.digest(&buffer.read(), tensor, params, &self.shared.keys)
+            let (shared, name) = (Arc::clone(&self.shared), receiver.name.clone());
+            let hashed = tokio::task::spawn_blocking(move || {
+                let _token = token;
+                let tensors = &shared.plan.receiver(binding.id).tensors;
+                let of = |(tensor, buffer): (_, &WordBuffer)| {
+                    shared.device.digest(&buffer.read(), tensor, shared.plan.params(), &shared.keys)
+                };
+                // The binding was made from this plan and these buffers: the device has accepted them before.
+                tensors.iter().zip(&binding.memory).flat_map(of).sum::<Digest>()
             });
-            // The binding was made from this plan and these buffers: the device has accepted them before.
-            digests.push((receiver.name.clone(), hashed.flatten().sum()));
-            drop(token);
+            digests.extend(hashed.await.map(|digest| (name, digest)));
         }
         digests
     }

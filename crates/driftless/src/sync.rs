@@ -1,9 +1,10 @@
 //! How one version goes, as its reporter sees it.
 
 use crate::trainer::detected;
-use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
+use driftless_runtime::binding::LastVersion;
+use driftless_runtime::proto::{Cause, Engine, ReplicaOutcome, RootCause};
 use driftless_runtime::types::{Member, ReceiverId, ReplicaId, Version};
-use driftless_runtime::{Shared, SyncReport};
+use driftless_runtime::{Child, Shared, SyncReport};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::time::Instant;
@@ -32,6 +33,8 @@ impl Outcome {
 pub struct SyncHandle {
     shared: Arc<Shared>,
     version: Version,
+    /// The version that was reported before it.
+    base: Version,
     progress: Progress,
 }
 
@@ -45,12 +48,12 @@ enum Progress {
 
 impl SyncHandle {
     pub(crate) const fn nothing(shared: Arc<Shared>, version: Version) -> Self {
-        Self { shared, version, progress: Progress::Nothing }
+        Self { shared, version, base: version, progress: Progress::Nothing }
     }
 
-    pub(crate) fn open(shared: Arc<Shared>, version: Version, sequence: u64) -> Self {
+    pub(crate) fn open(shared: Arc<Shared>, version: Version, base: Version, sequence: u64) -> Self {
         let deadline = Instant::now() + shared.options.version_deadline;
-        Self { shared, version, progress: Progress::Open { deadline, sequence } }
+        Self { shared, version, base, progress: Progress::Open { deadline, sequence } }
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
@@ -85,44 +88,72 @@ impl SyncHandle {
         Outcome { version: self.version, replicas, report }
     }
 
-    pub(crate) async fn ended(&self) -> BTreeMap<ReplicaId, ReplicaOutcome> {
+    async fn ended(&self) -> BTreeMap<ReplicaId, ReplicaOutcome> {
         let Progress::Open { deadline, .. } = self.progress else { return BTreeMap::new() };
         let ledger = &self.shared.ledger;
-        let all = ledger.wait(|_| self.outcomes());
+        let all = ledger.wait(|_| self.outcomes(|id| self.outcome(id)));
         match tokio::time::timeout_at(deadline, all).await {
             Ok(outcomes) => outcomes,
             Err(_) => self.outcomes_at_deadline(),
         }
     }
 
-    fn outcomes(&self) -> Option<BTreeMap<ReplicaId, ReplicaOutcome>> {
-        let replicas = self.shared.registry.bound_replicas();
-        replicas.into_iter().map(|id| Some((id, self.outcome(id)?))).collect()
+    /// Waits until the next version may be detected: each replica has committed this one, has failed an attempt at it,
+    /// or was behind already. One that hangs delays the next version by one deadline, and no later one.
+    pub(crate) async fn passed(&self) -> LastVersion {
+        let Progress::Open { deadline, .. } = self.progress else { return LastVersion::Settled };
+        let ledger = &self.shared.ledger;
+        let all =
+            ledger.wait(|_| self.outcomes(|id| self.outcome(id).map(|_| ()).or_else(|| self.is_left(id))));
+        let _ = tokio::time::timeout_at(deadline, all).await;
+        let committed = |id: &ReplicaId| self.outcome(*id) == Some(ReplicaOutcome::Committed);
+        let everywhere = self.shared.registry.bound_replicas().iter().all(committed);
+        if everywhere { LastVersion::Settled } else { LastVersion::Outstanding }
     }
 
-    /// The watermark outside every actor says what is committed; the coordinator's word says what was given up.
+    fn is_left(&self, id: ReplicaId) -> Option<()> {
+        let behind = self.shared.registry.replica(id).is_some_and(|replica| replica.version() < self.base);
+        (behind || self.shared.ledger.has_failed(self.version, id)).then_some(())
+    }
+
+    fn outcomes<T>(&self, of: impl Fn(ReplicaId) -> Option<T>) -> Option<BTreeMap<ReplicaId, T>> {
+        self.shared.registry.bound_replicas().into_iter().map(|id| Some((id, of(id)?))).collect()
+    }
+
+    /// The watermark outside every actor says what is committed, once the engine serves again; the coordinator's word
+    /// says what was given up. Who is exhausted or stopped will not say anything.
     fn outcome(&self, id: ReplicaId) -> Option<ReplicaOutcome> {
         let replica = self.shared.registry.replica(id)?;
-        if replica.version() >= self.version {
+        let served = replica.version();
+        if served > self.version || served == self.version && replica.engine() == Engine::Serving {
             return Some(ReplicaOutcome::Committed);
         }
-        self.shared.ledger.settled(self.version, id)
+        if self.shared.is_stopped() {
+            return Some(left_behind(id, served, RootCause::Stopped));
+        }
+        self.shared.ledger.settled(self.version, id).or_else(|| self.exhausted(id, served))
+    }
+
+    fn exhausted(&self, id: ReplicaId, at: Version) -> Option<ReplicaOutcome> {
+        let concerns = |child: &Child| match child {
+            Child::Coordinator | Child::Member(Member::Sender(_)) => true,
+            Child::Member(Member::Receiver(receiver)) => receiver.replica == id,
+        };
+        let child = self.shared.registry.unhealthy().into_iter().find(concerns)?;
+        let Child::Member(member) = child else { return Some(left_behind(id, at, RootCause::Exhausted)) };
+        Some(ReplicaOutcome::Lagging { at, cause: Cause { member, root: RootCause::Exhausted } })
     }
 
     fn outcomes_at_deadline(&self) -> BTreeMap<ReplicaId, ReplicaOutcome> {
+        let late = |id: ReplicaId| {
+            let at = self.shared.registry.replica(id).map_or(Version(0), |replica| replica.version());
+            left_behind(id, at, RootCause::Deadline { step: "the version" })
+        };
         let replicas = self.shared.registry.bound_replicas();
-        replicas
-            .into_iter()
-            .map(|id| (id, self.outcome(id).unwrap_or_else(|| self.left_behind(id))))
-            .collect()
+        replicas.into_iter().map(|id| (id, self.outcome(id).unwrap_or_else(|| late(id)))).collect()
     }
+}
 
-    fn left_behind(&self, id: ReplicaId) -> ReplicaOutcome {
-        let at = self.shared.registry.replica(id).map_or(Version(0), |replica| replica.version());
-        let member = Member::Receiver(ReceiverId { replica: id, rank: 0 });
-        ReplicaOutcome::Lagging {
-            at,
-            cause: Cause { member, root: RootCause::Deadline { step: "the version" } },
-        }
-    }
+fn left_behind(id: ReplicaId, at: Version, root: RootCause) -> ReplicaOutcome {
+    ReplicaOutcome::Lagging { at, cause: Cause::at(ReceiverId { replica: id, rank: 0 }, root) }
 }

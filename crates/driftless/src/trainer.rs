@@ -1,11 +1,10 @@
 //! The trainer's side of the API.
 
 use crate::{NodeError, SyncHandle};
-use driftless_runtime::binding::{LastVersion, Publish, SourceBinding, StepRequest};
+use driftless_runtime::binding::{Publish, SourceBinding, StepRequest};
 use driftless_runtime::numerics::{Family, StepParams};
-use driftless_runtime::proto::ReplicaOutcome;
 use driftless_runtime::types::Version;
-use driftless_runtime::{Shared, Step};
+use driftless_runtime::{Ledger, Shared, Step};
 use std::sync::Arc;
 use tokio::sync::OwnedRwLockWriteGuard;
 use tokio::time::Instant;
@@ -57,7 +56,8 @@ impl Trainer {
     /// next [`Self::step_begin`] has returned.
     ///
     /// # Errors
-    /// [`NodeError::VersionNotGrowing`] if the version is not above the last one.
+    /// [`NodeError::VersionNotGrowing`] if the version is not above the last one, [`NodeError::Stopped`] after
+    /// [`Node::stop`](crate::Node::stop).
     pub fn step_done(
         &mut self,
         step: StepGuard,
@@ -65,6 +65,9 @@ impl Trainer {
         params: StepParams,
     ) -> Result<SyncHandle, NodeError> {
         let base = self.last.version();
+        if self.shared.is_stopped() {
+            return Err(NodeError::Stopped);
+        }
         if version <= base {
             return Err(NodeError::VersionNotGrowing { found: version, last: base });
         }
@@ -74,14 +77,12 @@ impl Trainer {
         let _reporting = Step::StepDone.span(&self.shared, version, "trainer").entered();
         self.sequence += 1;
         let sequence = self.sequence;
-        let handle = SyncHandle::open(Arc::clone(&self.shared), version, sequence);
+        let handle = SyncHandle::open(Arc::clone(&self.shared), version, base, sequence);
         let previous = std::mem::replace(&mut self.last, handle.clone());
         let shared = Arc::clone(&self.shared);
-        tokio::spawn(async move {
+        self.shared.tokio.spawn(async move {
             // A patch made before the outcome of the version below it is known is a proven way to lose elements.
-            let settled = previous.ended().await.values().all(|end| *end == ReplicaOutcome::Committed);
-            let last = if settled { LastVersion::Settled } else { LastVersion::Outstanding };
-            let publish = Publish::Now { version, base, last };
+            let publish = Publish::Now { version, base, last: previous.passed().await };
             shared.report_step(&StepRequest { sequence, params, publish });
         });
         Ok(handle)
@@ -109,8 +110,9 @@ impl Trainer {
 pub(crate) async fn detected(shared: &Shared, sequence: u64, deadline: Option<Instant>) {
     let senders = shared.plan.senders().len();
     let ledger = &shared.ledger;
-    let all =
-        ledger.wait(|ledger| (sequence == 0 || ledger.detected_count(sequence) >= senders).then_some(()));
+    let done =
+        |ledger: &Ledger| sequence == 0 || shared.is_stopped() || ledger.detected_count(sequence) >= senders;
+    let all = ledger.wait(|ledger| done(ledger).then_some(()));
     let deadline = deadline.unwrap_or_else(|| Instant::now() + shared.options.version_deadline);
     let _ = tokio::time::timeout_at(deadline, all).await;
 }

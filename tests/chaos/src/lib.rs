@@ -133,6 +133,25 @@ impl Fleet {
         }
     }
 
+    /// Every live word, receiver by receiver, tensor by tensor.
+    #[must_use]
+    pub fn words(&self) -> Vec<Vec<u16>> {
+        self.live.iter().flatten().flatten().map(|buffer| buffer.read().to_vec()).collect()
+    }
+
+    /// Stops the node at once; gives the first rollout, what is in memory, and what the newest version should be.
+    ///
+    /// # Panics
+    /// Never: a fleet has a rollout.
+    pub async fn stop_and_look(mut self) -> (Rollout, Left) {
+        let plan = self.node.plan();
+        let receivers = plan.replicas().iter().flat_map(|replica| &replica.receivers);
+        let expected = receivers.flat_map(|receiver| self.policy.expected_words(receiver)).collect();
+        self.node.stop().await;
+        let words = self.live.iter().flatten().flatten().map(|buffer| buffer.read().to_vec()).collect();
+        (self.rollouts.remove(0), Left { words, expected })
+    }
+
     /// Stops the node and drops every handle.
     pub async fn stop(self) {
         self.node.stop().await;
@@ -159,6 +178,14 @@ impl Fleet {
     pub fn live(&self, replica: usize, rank: usize, tensor: usize) -> &WordBuffer {
         &self.live[replica][rank][tensor]
     }
+}
+
+/// What a stopped fleet left behind.
+pub struct Left {
+    /// The live words.
+    pub words: Vec<Vec<u16>>,
+    /// The words of the newest version.
+    pub expected: Vec<Vec<u16>>,
 }
 
 fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {

@@ -39,7 +39,9 @@ impl Optimizer {
         let amsgrad = keys.flag("amsgrad")?;
         // The sign is in the first moment already: nothing depends on it but its spelling.
         keys.flag("maximize")?;
-        let no_decay_suffix = keys.optional::<String>("no_decay_suffix", "the end of a name")?;
+        // Every name ends with nothing: an empty suffix means none.
+        let no_decay_suffix =
+            keys.optional::<String>("no_decay_suffix", "the end of a name")?.filter(|s| !s.is_empty());
         let mut optimizer = Self {
             name,
             amsgrad,

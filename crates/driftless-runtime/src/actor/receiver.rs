@@ -10,7 +10,7 @@ use driftless_codec::FragmentRecord;
 use driftless_proto::{
     Cause, CoordinatorEvent, FromLead, Lead, LeadEvent, Participant, RootCause, TimerId, TimerKind, ToLead,
 };
-use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, SenderId};
+use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, SenderId, Version};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -69,7 +69,8 @@ struct Leading {
     machine: Lead,
     incarnation: Incarnation,
     replica: Arc<ReplicaBinding>,
-    paused_at: Option<Instant>,
+    /// Since when the engine stands still, and for which version.
+    paused: Option<(Instant, Version)>,
     deciding: Option<Span>,
 }
 

@@ -102,7 +102,12 @@ impl Actor for ShardActor {
             }
             ShardMsg::Begin { fence, replica, needs } => state.encode(me, fence, replica, needs),
             ShardMsg::Encoded(fence, Ok(bytes)) => state.open(&me, fence, bytes.0),
-            ShardMsg::Encoded(fence, Err(root)) => state.report(fence, root),
+            ShardMsg::Encoded(fence, Err(root)) => {
+                if root == RootCause::WeightsMoved {
+                    state.binding.keep_next_whole();
+                }
+                state.report(fence, root);
+            }
             ShardMsg::Moved(fence, round, outcome) => state.moved(&me, fence, round, outcome)?,
             ShardMsg::Abort(fence) => {
                 state.attempts.remove(&fence);
@@ -161,6 +166,10 @@ impl ShardState {
             let (sequence, sender) = (step.sequence, binding.id);
             let span = Step::Detect.span(&shared, spans, Member::Sender(sender));
             let run = move || {
+                // Whoever held the token before may have detected this very step: its counters must not move twice.
+                if binding.detected() >= sequence {
+                    return Ok(());
+                }
                 let _entered = span.enter();
                 let started = Instant::now();
                 let gates = work::detect(&shared, &binding, &step, &mut token, &cancel)?;

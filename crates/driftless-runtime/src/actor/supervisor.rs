@@ -6,17 +6,27 @@ use crate::{Shared, Site};
 use driftless_types::{Member, ReceiverId, SenderId};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tracing::{error, warn};
 
 /// A child of the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Child {
+pub enum Child {
     /// The coordinator.
     Coordinator,
     /// A rank of the trainer or of a replica.
     Member(Member),
+}
+
+impl fmt::Display for Child {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Coordinator => f.write_str("coordinator"),
+            Self::Member(member) => fmt::Display::fmt(member, f),
+        }
+    }
 }
 
 /// What the supervisor hears.
@@ -116,6 +126,7 @@ impl SupervisorState {
             Child::Member(Member::Receiver(id)) => self.spawn_receiver(me, id).await,
         }?;
         self.children.insert(actor.get_id(), child);
+        self.shared.registry.revived(child);
         Ok(())
     }
 
@@ -152,13 +163,14 @@ impl SupervisorState {
             self.shared.registry.tell_coordinator(member_down(member));
         }
         let Some(pause) = self.back_off(child) else {
-            error!(?child, reason, "an actor died too often: its restart budget is spent");
-            if let Child::Member(member) = child {
-                self.shared.registry.give_up(member);
-            }
+            let rest = self.shared.options.restart_window;
+            error!(%child, reason, rest_s = rest.as_secs(), "an actor died too often and rests");
+            self.shared.registry.exhausted(child);
+            self.shared.ledger.wake();
+            me.send_after(rest, move || SupervisorMsg::Restart(child));
             return;
         };
-        warn!(?child, reason, pause_ms = pause.as_millis(), "an actor died and is restarted");
+        warn!(%child, reason, pause_ms = pause.as_millis(), "an actor died and is restarted");
         me.send_after(pause, move || SupervisorMsg::Restart(child));
     }
 

@@ -5,7 +5,7 @@ use driftless_layout::SenderPlan;
 use driftless_numerics::{Cast, NotInvertible, StepParams};
 use driftless_types::{Digest, ParamId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of one source tensor: the owned range of its master weights and moments, FP32, one value per element.
@@ -81,7 +81,8 @@ pub struct Patch {
     pub cells: Vec<Digest>,
     /// Parameters whose fragments go whole: FP32 lanes, and those that failed a gate.
     pub dense: BTreeSet<ParamId>,
-    /// Masters of the source tensors that hold such parameters, as they were at `version`.
+    /// Masters of the source tensors that hold such parameters, as they were at `version`; of all tensors, if a replica
+    /// had to do without dense values at the version before.
     pub kept: BTreeMap<u32, Vec<f32>>,
     /// Whether the change set of the BF16 parameters is known; if not, everything goes whole.
     pub knowledge: Knowledge,
@@ -155,6 +156,7 @@ pub struct SenderBinding {
     first: FirstVersion,
     request: Mutex<Option<Arc<StepRequest>>>,
     detected: AtomicU64,
+    keeps_next_whole: AtomicBool,
     patch: Mutex<Option<Arc<Patch>>>,
     detector: Arc<tokio::sync::Mutex<DetectorState>>,
 }
@@ -174,6 +176,7 @@ impl SenderBinding {
             first,
             request: Mutex::default(),
             detected: AtomicU64::new(0),
+            keeps_next_whole: AtomicBool::new(false),
             patch: Mutex::default(),
             detector: Arc::new(tokio::sync::Mutex::new(detector)),
         }
@@ -205,6 +208,16 @@ impl SenderBinding {
     #[must_use]
     pub fn patch(&self) -> Option<Arc<Patch>> {
         self.patch.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A replica needed dense values that were gone: the next patch keeps all of them.
+    pub fn keep_next_whole(&self) {
+        self.keeps_next_whole.store(true, Ordering::Release);
+    }
+
+    /// Whether the next patch was to keep all values; asks once.
+    pub fn takes_whole(&self) -> bool {
+        self.keeps_next_whole.swap(false, Ordering::AcqRel)
     }
 
     /// Keeps a patch in place of the one before.

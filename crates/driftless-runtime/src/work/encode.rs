@@ -149,8 +149,11 @@ impl Encoder<'_> {
     }
 
     fn whole(&self, fragment: &Fragment) -> Result<Option<ChangeSet>, RootCause> {
-        let Some(live) = &self.live else { return Ok(None) };
-        let masters: Vec<&[f32]> = live.iter().map(|guard| &**guard).collect();
+        let masters: Vec<&[f32]> = match &self.live {
+            Some(live) => live.iter().map(|guard| &**guard).collect(),
+            None if self.patch.kept.len() == self.kept.len() => self.kept.clone(),
+            None => return Ok(None),
+        };
         self.named(fragment, self.shared.device.gather(&masters, fragment, self.patch.cast)).map(Some)
     }
 

@@ -125,7 +125,9 @@ fn keep_whole(
     dense: &BTreeSet<ParamId>,
 ) -> BTreeMap<u32, Vec<f32>> {
     let tensors = (0u32..).zip(plan.tensors.iter().zip(&binding.memory));
-    let held =
-        tensors.filter(|(_, (tensor, _))| tensor.pieces.iter().any(|piece| dense.contains(&piece.param)));
+    let everything = binding.takes_whole();
+    let held = tensors.filter(|(_, (tensor, _))| {
+        everything || tensor.pieces.iter().any(|piece| dense.contains(&piece.param))
+    });
     held.map(|(index, (_, memory))| (index, memory.master.read().to_vec())).collect()
 }

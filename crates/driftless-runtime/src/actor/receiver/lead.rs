@@ -1,15 +1,13 @@
 //! The lead's part: the engine's hooks, the decision, the word to the coordinator.
 
 use super::{CoordinatorMsg, Leading, ReceiverMsg, ReceiverState};
-use crate::binding::Hook;
-use crate::{Phase, Site, Step};
-use driftless_proto::{CoordinatorEvent, Engine, Lead, LeadCommand, LeadEvent, Outcome, RootCause, Verdict};
+use crate::{Phase, Site, Step, work};
+use driftless_proto::{CoordinatorEvent, Engine, Lead, LeadCommand, LeadEvent, Outcome, Verdict};
 use driftless_types::{Epoch, Fence, Member, ReceiverId, Version};
 use ractor::{ActorProcessingErr, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::task::JoinSet;
+use std::time::Instant;
 use tracing::{info, warn};
 
 impl ReceiverState {
@@ -20,7 +18,7 @@ impl ReceiverState {
         let members = self.members();
         let incarnation = replica.next_incarnation();
         let (machine, commands) = Lead::recover(members, self.shared.options.lead.clone(), replica.engine());
-        self.leading = Some(Leading { machine, incarnation, replica, paused_at: None, deciding: None });
+        self.leading = Some(Leading { machine, incarnation, replica, paused: None, deciding: None });
         for command in commands {
             self.execute_lead(me, command);
         }
@@ -56,7 +54,7 @@ impl ReceiverState {
                 self.tasks.arm(id, after, move || drop(me.cast(ReceiverMsg::Timer(id))));
             }
             LeadCommand::Pause(fence) => {
-                leading.paused_at = Some(Instant::now());
+                leading.paused = Some((Instant::now(), fence.version));
                 let id = self.binding.id.replica;
                 leading.deciding = Some(Step::Decide.span(&self.shared, fence.version, id));
                 self.pause(me.clone(), fence);
@@ -80,14 +78,16 @@ impl ReceiverState {
                 me.kill();
                 return;
             }
-            let outcome = call(replica.on_pause(), replica.version(), deadline).await;
+            let outcome = work::call(replica.on_pause(), replica.version(), deadline).await;
             let _ = me.cast(ReceiverMsg::Paused(fence, outcome));
         });
     }
 
     fn resume(&mut self, me: ActorRef<ReceiverMsg>) {
-        let Some(leading) = &self.leading else { return };
+        let Some(leading) = &mut self.leading else { return };
+        let paused = leading.paused.take();
         let replica = Arc::clone(&leading.replica);
+        let shared = Arc::clone(&self.shared);
         let failpoints = self.shared.options.failpoints.clone();
         let member = Some(Member::Receiver(self.binding.id));
         let deadline = self.shared.options.lead.pause_deadline;
@@ -101,10 +101,14 @@ impl ReceiverState {
             }
             // Every receiver has acknowledged: what the lead holds, all hold (CM-1).
             moves.in_scope(|| replica.serve(epoch, version));
-            if let Err(root) = call(replica.on_resume(), version, deadline).await {
+            if let Err(root) = work::call(replica.on_resume(), version, deadline).await {
                 warn!(replica = %replica.id, %root, "the resume hook failed; the engine counts as resumed");
             }
+            if let Some((paused_at, attempted)) = paused {
+                shared.ledger.took(attempted, Phase::Pause, paused_at.elapsed());
+            }
             replica.set_engine(Engine::Serving);
+            shared.ledger.wake();
             let _ = me.cast(ReceiverMsg::Resumed);
         });
     }
@@ -119,15 +123,13 @@ impl ReceiverState {
     fn report(&mut self, outcome: Outcome) {
         let Some(leading) = &mut self.leading else { return };
         let fence = outcome.fence;
-        if let Some(paused_at) = leading.paused_at.take() {
-            self.shared.ledger.took(fence.version, Phase::Pause, paused_at.elapsed());
-        }
         leading.deciding = None;
         let serving = self.binding.version();
         match &outcome.verdict {
             Verdict::Committed => info!(%fence, replica = %leading.replica.id, "committed"),
             Verdict::RolledBack(cause) => {
                 warn!(%fence, replica = %leading.replica.id, %cause, root = %cause.root, "rolled back");
+                self.shared.ledger.failed(fence.version, leading.replica.id);
             }
         }
         let replica = leading.replica.id;
@@ -150,18 +152,5 @@ impl ReceiverState {
 
     fn tell_end(&self, event: CoordinatorEvent) {
         self.shared.registry.tell_coordinator(CoordinatorMsg::Heard(event));
-    }
-}
-
-/// Calls a hook and waits for it no longer than its deadline (EX-6).
-async fn call(hook: Option<Hook>, version: Version, deadline: Duration) -> Result<(), RootCause> {
-    let Some(hook) = hook else { return Ok(()) };
-    // A task of its own, so that its panic is an answer; dropping the set aborts it.
-    let mut running = JoinSet::new();
-    running.spawn(async move { hook(version).await });
-    match tokio::time::timeout(deadline, running.join_next()).await {
-        Ok(Some(Ok(outcome))) => outcome.map_err(|error| RootCause::Pause(error.to_string())),
-        Ok(Some(Err(panicked))) => Err(RootCause::Pause(panicked.to_string())),
-        Ok(None) | Err(_) => Err(RootCause::Deadline { step: "the engine's hook" }),
     }
 }
