@@ -36,6 +36,14 @@ const DEMO_EXAMPLES: &str = "Examples:
 Exit code: 0 every receiver identical at every version, 1 not identical,
 2 bad input, 130 interrupted.";
 
+const PLAN_EXAMPLES: &str = "Examples:
+  driftless plan --model config.json --trainer megatron:tp=4,pp=2,dp=8 \\
+      --rollout vllm:tp=2 --rollout vllm:tp=2
+  driftless plan --model config.json --trainer fsdp:world=8 \\
+      --rollout sglang:tp=4,ep=4 --json plan.json --svg plan.svg
+
+Exit code: 0 planned, 2 bad input: the config, a layout, or the two together.";
+
 const INSPECT_EXAMPLES: &str = "Examples:
   driftless inspect run/trainer-step-0007.safetensors
   driftless inspect run/policy-step-0006.safetensors --json
@@ -76,6 +84,14 @@ pub(crate) enum Command {
     /// highest policy step below the first trainer step, and are compared with every later policy bit for bit.
     #[command(after_help = SYNC_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{SYNC_EXAMPLES}"))]
     Sync(SyncArgs),
+    /// Plan who sends what to whom, from a model's config and the layouts alone.
+    ///
+    /// CONFIG is a Hugging Face config.json. Printed are parameters, fragments, boxes, edges and their bytes (the least,
+    /// the median and the most) if all is sent, how many copies the rollouts hold together, what always goes dense, the
+    /// plan's digest, and the time and the memory that planning took. Both sides of a sync compute the same plan: equal
+    /// digests mean equal plans.
+    #[command(after_help = PLAN_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{PLAN_EXAMPLES}"))]
+    Plan(PlanArgs),
     /// Describe a trainer state, a policy file or a section file.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
@@ -151,6 +167,26 @@ pub(crate) struct SyncArgs {
     /// The rest.
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// `driftless plan`.
+#[derive(Args, Debug)]
+pub(crate) struct PlanArgs {
+    /// The model's config.
+    #[arg(long, value_name = "CONFIG")]
+    pub(crate) model: PathBuf,
+    /// How the trainer holds the policy.
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) trainer: TrainerLayout,
+    /// How a rollout replica holds it; give it once per replica.
+    #[arg(long = "rollout", value_name = "LAYOUT", required = true)]
+    pub(crate) rollouts: Vec<RolloutLayout>,
+    /// Write the numbers as JSON to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<ReportTarget>,
+    /// Draw who sends what to whom, as SVG to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) svg: Option<ReportTarget>,
 }
 
 /// `driftless inspect`.

@@ -20,6 +20,9 @@ pub(crate) enum Failure {
         /// What does not fit.
         source: LayoutError,
     },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Usage(String),
     /// A file could not be written.
     #[error("{path}: the report was not written")]
     Write {
@@ -47,7 +50,7 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) => 1,
-            Self::BadInput(_) | Self::Layout { .. } | Self::Write { .. } => 2,
+            Self::BadInput(_) | Self::Layout { .. } | Self::Usage(_) | Self::Write { .. } => 2,
             Self::Interrupted => 130,
         })
     }

@@ -1,6 +1,6 @@
-//! The `driftless` program: `demo`, `sync`, `inspect` and `certify`.
+//! The `driftless` program: `demo`, `sync`, `plan`, `inspect` and `certify`.
 //!
-//! Exit codes: 0 every receiver identical at every version (of `certify`: nothing missed), 1 not so, 2 bad input, 130 interrupted.
+//! Exit codes: 0 every receiver identical at every version (of `certify`: nothing missed; of `plan`: planned), 1 not so, 2 bad input, 130 interrupted.
 #![forbid(unsafe_code)]
 
 mod args;
@@ -13,6 +13,7 @@ mod files;
 mod fleet;
 mod inspect;
 mod placement;
+mod plan;
 mod report;
 mod run;
 mod source;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Demo(args) => until_interrupted(demo::demo(args)),
         Command::Sync(args) => until_interrupted(sync::sync(args)),
+        Command::Plan(args) => plan::run(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Certify(args) => until_it_ends(certify::certify(args)),
     };

@@ -6,6 +6,7 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// A whole run.
 #[derive(Debug, Default, Serialize)]
@@ -112,9 +113,14 @@ impl ReportTarget {
     pub(crate) fn write(&self, report: &impl Serialize) -> Result<(), Failure> {
         let mut text = serde_json::to_vec(report).map_err(|error| Failure::Runtime(error.into()))?;
         text.push(b'\n');
+        self.write_text(&text)
+    }
+
+    /// Writes text of any kind.
+    pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Failure> {
         match self {
-            Self::Stdout => io::stdout().write_all(&text).map_err(|error| not_written("-".as_ref(), error)),
-            Self::File(path) => write_whole(path, &text).map_err(|error| not_written(path, error)),
+            Self::Stdout => io::stdout().write_all(text).map_err(|error| not_written("-".as_ref(), error)),
+            Self::File(path) => write_whole(path, text).map_err(|error| not_written(path, error)),
         }
     }
 }
@@ -147,6 +153,11 @@ fn readable_by_all(_file: &fs::File) -> io::Result<()> {
 
 fn folder_of(path: &Path) -> &Path {
     path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or_else(|| Path::new("."))
+}
+
+/// A time as the reports have it.
+pub(crate) fn milliseconds(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
 }
 
 fn not_written(path: &Path, source: io::Error) -> Failure {

@@ -1,18 +1,18 @@
 //! `driftless sync`: recorded steps of a folder, from any trainer layout to any rollout layouts.
 
 use crate::args::SyncArgs;
-use crate::console::{Activity, Console, warn};
+use crate::console::{Activity, Console};
 use crate::failure::Failure;
 use crate::files::{BadInput, Folder, RecordedStep, Slot};
 use crate::placement::Placement;
+use crate::plan;
 use crate::run::run;
 use crate::source::StateSource;
 use driftless::{LayoutClaim, SourceBinding, StateBuffer};
-use driftless_layout::{LayoutError, Model, ModelConfig, ParamMeta, RemapPlan, RolloutLayout, ServedDtypes};
+use driftless_layout::{Model, ParamMeta, RemapPlan, ServedDtypes};
 use driftless_numerics::bf16::widen;
 use driftless_numerics::{Family, StepParams};
-use driftless_types::{Dtype, Fqn, index_of};
-use std::collections::BTreeMap;
+use driftless_types::{Dtype, index_of};
 use tokio::task::block_in_place;
 
 /// Checks every file, then runs.
@@ -27,35 +27,12 @@ pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
 }
 
 fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
-    let config_error = |source| Failure::Layout { place: folder.config_path().display().to_string(), source };
-    let config = ModelConfig::from_json(folder.config()).map_err(config_error)?;
-    let any_dtype = Model::new(config.clone(), &ServedDtypes::default()).map_err(config_error)?;
-    warn_of_ignored_axes(&any_dtype, &args.rollouts);
+    let path = folder.config_path();
+    let config = plan::parse_config(path, folder.config())?;
+    let any_dtype = Model::new(config.clone(), &ServedDtypes::default())
+        .map_err(|source| plan::at_config(path, source))?;
     let dtypes = folder.served_dtypes(any_dtype.params())?;
-    compile(config, dtypes, args).map_err(|source| {
-        let rollouts: Vec<_> = args.rollouts.iter().map(|layout| format!("--rollout {layout}")).collect();
-        let config = folder.config_path().display();
-        Failure::Layout {
-            place: format!("{config} with --trainer {} {}", args.trainer, rollouts.join(" ")),
-            source,
-        }
-    })
-}
-
-/// Engines take expert parallelism for a dense model and ignore it; so do we, but not silently.
-fn warn_of_ignored_axes(model: &Model, rollouts: &[RolloutLayout]) {
-    for layout in rollouts.iter().filter(|layout| layout.ignores_expert_axis(model)) {
-        warn(&format!("--rollout {layout}: the model has no experts, so `ep` has no effect"));
-    }
-}
-
-fn compile(
-    config: ModelConfig,
-    dtypes: BTreeMap<Fqn, Dtype>,
-    args: &SyncArgs,
-) -> Result<RemapPlan, LayoutError> {
-    let served = ServedDtypes::new(dtypes, &args.trainer, &args.rollouts)?;
-    RemapPlan::compile(&Model::new(config, &served)?, &args.trainer, &args.rollouts)
+    plan::compile(path, config, dtypes, &args.trainer, &args.rollouts)
 }
 
 /// Recorded states, laid out as the trainer would hold them in memory.

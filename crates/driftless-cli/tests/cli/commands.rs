@@ -85,7 +85,7 @@ fn a_report_file_is_whole_and_alone() {
 
 #[test]
 fn help_has_examples() {
-    for command in ["demo", "sync", "inspect", "certify"] {
+    for command in ["demo", "sync", "plan", "inspect", "certify"] {
         let run = driftless(&[command, "--help"]);
         assert_eq!(run.code, 0);
         assert!(run.stdout.contains(&format!("driftless {command}")), "{}", run.stdout);

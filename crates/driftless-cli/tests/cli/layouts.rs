@@ -8,6 +8,37 @@ const TRAINERS: [&str; 3] = ["hf", "megatron:tp=2,pp=2,dp=2", "megatron:tp=2,dp=
 const EXPERT_PARALLEL: &str = "megatron:tp=2,ep=4,dp=4";
 const ROLLOUTS: [&str; 6] = ["hf", "vllm:tp=1", "vllm:tp=2", "vllm:tp=4", "vllm:tp=8", "sglang:tp=2,ep=2"];
 
+/// The widest tables and the rarest cuts: groups that span ranks, uneven and virtual stages, shards that end in mid-row.
+const RARE_TRAINERS: [&str; 11] = [
+    "megatron:tp=4,dp=3",
+    "megatron:pp=1,vpp=2",
+    "megatron:pp=2,layers=1+1",
+    "megatron:tp=2,dp=2,zero=0",
+    "megatron:tp=2,dp=2,bucket=4096",
+    "fsdp:world=5",
+    "hsdp:world=4,replicas=2",
+    "deepspeed:world=3,stage=1",
+    "deepspeed:world=3,stage=2",
+    "deepspeed:world=3,stage=2,groups=2",
+    "deepspeed:world=3,stage=3",
+];
+const EXPERT_TENSOR_PARALLEL: &str = "megatron:tp=2,dp=2,ep=2,etp=2";
+/// Every option of every engine.
+const EVERY_ROLLOUT: [&str; 12] = [
+    "hf",
+    "hf:router=fp32",
+    "vllm:tp=2,pp=2",
+    "vllm:tp=8",
+    "vllm:tp=2,ep=2",
+    "vllm:tp=4,ep=4,placement=linear",
+    "vllm:tp=2,ep=2,placement=round-robin",
+    "vllm:tp=4,w13=swapped",
+    "vllm:tp=2,router=fp32",
+    "sglang:tp=2,pp=2",
+    "sglang:tp=4,ep=2",
+    "sglang:tp=2,ep=2,w13=swapped,router=fp32",
+];
+
 /// Canonical elements whose bits differ from one recorded policy to the next, and all of them.
 fn changed_elements(folder: &str, step: u64) -> (u64, u64) {
     let policy =
@@ -105,4 +136,35 @@ fn equal_weights_have_equal_digests_on_every_trainer_layout() {
     });
     assert_eq!(digests[0], digests[1]);
     assert_eq!(digests[0], digests[2]);
+}
+
+/// Syncs to each rollout alone and to all of them at once; what receivers end up with is the trainer layout's no matter.
+fn check_every_rollout(folder: &str, trainers: &[&str]) {
+    let digests = |report: &Value| report["receivers"].to_string();
+    let expected = digests(&check(folder, "hf", &EVERY_ROLLOUT, "inversion"));
+    for trainer in trainers {
+        let report = check(folder, trainer, &EVERY_ROLLOUT, "inversion");
+        assert_eq!(digests(&report), expected, "{folder} from {trainer}");
+        for rollout in EVERY_ROLLOUT {
+            check(folder, trainer, &[rollout], "inversion");
+        }
+    }
+}
+
+#[test]
+fn the_dense_policy_is_identical_on_rare_layouts() {
+    check_every_rollout("nano-dense", &RARE_TRAINERS);
+}
+
+#[test]
+fn the_moe_policy_is_identical_on_rare_layouts() {
+    check_every_rollout("nano-moe", &RARE_TRAINERS);
+    check_every_rollout("nano-moe", &[EXPERT_TENSOR_PARALLEL, EXPERT_PARALLEL]);
+}
+
+#[test]
+fn a_policy_without_experts_has_no_expert_ranks() {
+    let run = sync(&golden("nano-dense"), &["--trainer", EXPERT_TENSOR_PARALLEL, "--rollout", "hf"]);
+    assert_eq!(run.code, 2);
+    assert!(run.error().contains("ep=2 does not fit"), "{}", run.stderr);
 }

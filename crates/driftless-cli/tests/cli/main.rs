@@ -5,4 +5,5 @@ mod certify;
 mod commands;
 mod fixture;
 mod layouts;
+mod plan;
 mod weights;
