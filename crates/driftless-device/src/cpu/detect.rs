@@ -17,7 +17,7 @@ use checks::{check, parts_of};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, StepClass};
 use driftless_types::{Digest, Dtype};
-use judge::{Judge, Verdict};
+use judge::Judge;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -90,7 +90,7 @@ impl Pass<'_> {
             match part.dtype {
                 Dtype::Fp32 => split(x, words),
                 Dtype::Bf16 => {
-                    let audit = (self.hasher.kernels.cast)(cast, x, words);
+                    let audit = (self.hasher.kernels.cast)(cast, judge.prefetch(), x, words);
                     let block = Block { first: part.source.start + start, start, x, bits: words };
                     let exceeded = lister.judge(self.hasher, &mut judge, &block);
                     swept.note(audit, exceeded);
@@ -170,16 +170,13 @@ impl Lister<'_> {
     /// Judges a block, and lists or remembers its changes; gives the largest update beyond its bound.
     fn judge(&mut self, hasher: Hasher<'_>, judge: &mut Judge<'_>, block: &Block<'_>) -> Option<f32> {
         let &Block { first, start, x, bits } = block;
-        if self.wanted == Classes::LeftOut {
-            let mut verdict = judge.block(hasher.kernels, start, x, bits);
-            self.settle(judge, first, x.len(), &mut verdict.mask);
-            self.list(&verdict.mask, first, bits);
-            return verdict.exceeded;
-        }
-        let mut verdict = judge.block_with_classes(hasher.kernels, start, x, bits);
+        let old = if self.wanted == Classes::Listed { judge.old_bits(start, x.len()) } else { None };
+        let mut verdict = judge.block(hasher.kernels, start, x, bits);
         let before = self.settle(judge, first, x.len(), &mut verdict.mask);
         self.list(&verdict.mask, first, bits);
-        self.classify(judge, block, &verdict, &before);
+        if self.wanted == Classes::Listed {
+            self.classify(judge, block, &verdict.mask, old, &before);
+        }
         verdict.exceeded
     }
 
@@ -211,10 +208,18 @@ impl Lister<'_> {
     }
 
     /// Lists their classes; of one that is pending nothing is known, for bounds of several steps do not add up.
-    fn classify(&mut self, judge: &Judge<'_>, block: &Block<'_>, verdict: &Verdict, before: &Mask) {
-        for (k, group) in marked(&verdict.mask) {
+    fn classify(
+        &mut self,
+        judge: &Judge<'_>,
+        block: &Block<'_>,
+        mask: &Mask,
+        old: Option<[u16; BLOCK_ELEMENTS]>,
+        before: &Mask,
+    ) {
+        for (k, group) in marked(mask) {
             let is_older = before[group] >> (k % 64) & 1 == 1;
-            let class = || judge.class(block.start, k, block.x[k], block.bits[k], verdict);
+            let old = old.map(|old| old[k]);
+            let class = || judge.class(block.start + k, block.x[k], old, block.bits[k]);
             self.classes.push(if is_older { StepClass::Far } else { class() });
         }
     }

@@ -1,6 +1,6 @@
 //! A whole fragment out of the masters.
 
-use super::kernels::Kernels;
+use super::kernels::{Kernels, Prefetch};
 use super::remap::{Run, name_of, runs_of};
 use crate::DeviceError;
 use driftless_layout::Fragment;
@@ -28,7 +28,7 @@ pub(super) fn gather(
         (served, rest) = rest.split_at_mut(row.len() * fragment.dtype.words());
         match fragment.dtype {
             Dtype::Bf16 => {
-                (kernels.cast)(cast, row, served);
+                (kernels.cast)(cast, Prefetch::Here, row, served);
             }
             Dtype::Fp32 => split(row, served),
         }

@@ -32,13 +32,23 @@ pub(super) struct Stepped<'a> {
     pub(super) exp_avg_sq: &'a [f32],
 }
 
+/// Which loop asks for the masters of the next block: the one that has the most to compute besides, so that memory is
+/// never idle.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Prefetch {
+    /// The cast.
+    Here,
+    /// The judge.
+    Elsewhere,
+}
+
 /// The loops of one instruction set, over blocks of at most [`BLOCK_ELEMENTS`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kernels {
     /// Its name, for logs.
     pub(super) name: &'static str,
     /// Served BF16 bits of masters, and what these masters are to the next step's rule.
-    pub(super) cast: fn(Cast, &[f32], &mut [u16]) -> MasterAudit,
+    pub(super) cast: fn(Cast, Prefetch, &[f32], &mut [u16]) -> MasterAudit,
     /// Marks what the rule does not certify; says whether all updates are within its bound.
     pub(super) invert: fn(&Rule, Stepped<'_>, &mut Mask) -> bool,
     /// Marks what differs from the previous bits, and replaces them.
@@ -89,22 +99,27 @@ impl Hasher<'_> {
 }
 
 #[inline(always)]
-fn cast(rounding: Cast, x: &[f32], bits: &mut [u16]) -> MasterAudit {
-    // Each rounding as a literal, so that the inlined loop has no branch left in it.
-    let are_fit = match rounding {
-        Cast::NearestEven => cast_block(Cast::NearestEven, x, bits),
-        Cast::HalfAway => cast_block(Cast::HalfAway, x, bits),
+fn cast(rounding: Cast, prefetch: Prefetch, x: &[f32], bits: &mut [u16]) -> MasterAudit {
+    // Each case as a literal, so that the inlined loop has no branch left in it.
+    let are_fit = match (rounding, prefetch) {
+        (Cast::NearestEven, Prefetch::Here) => cast_block(Cast::NearestEven, Prefetch::Here, x, bits),
+        (Cast::NearestEven, Prefetch::Elsewhere) => {
+            cast_block(Cast::NearestEven, Prefetch::Elsewhere, x, bits)
+        }
+        (Cast::HalfAway, prefetch) => cast_block(Cast::HalfAway, prefetch, x, bits),
     };
     if are_fit { MasterAudit::Fit } else { MasterAudit::Unfit }
 }
 
 #[inline(always)]
-fn cast_block(rounding: Cast, x: &[f32], bits: &mut [u16]) -> bool {
+fn cast_block(rounding: Cast, prefetch: Prefetch, x: &[f32], bits: &mut [u16]) -> bool {
     let mut are_fit = true;
     let (xs, x) = x.as_chunks::<GROUP>();
     let (groups, bits) = bits.as_chunks_mut::<GROUP>();
     for (bits, x) in groups.iter_mut().zip(xs) {
-        prefetch_next_block(x);
+        if prefetch == Prefetch::Here {
+            prefetch_next_block(x);
+        }
         are_fit &= cast_group(rounding, x, bits);
     }
     are_fit & cast_group(rounding, x, bits)
@@ -143,6 +158,7 @@ fn invert(rule: &Rule, block: Stepped<'_>, mask: &mut Mask) -> bool {
     let (vs, v) = block.exp_avg_sq.as_chunks::<GROUP>();
     let mut all_within = true;
     for (((marks, x), m), v) in mask.iter_mut().zip(xs).zip(ms).zip(vs) {
+        prefetch_next_block(x);
         prefetch_next_block(m);
         prefetch_next_block(v);
         let (send, within) = rule.send_mask_and_bound(x, m, v);
@@ -269,7 +285,8 @@ mod tests {
     fn check_cast(kernels: &Kernels, x: &[f32]) -> Vec<u16> {
         let mut bits = vec![0; x.len()];
         for cast in [Cast::HalfAway, Cast::NearestEven] {
-            let audit = (kernels.cast)(cast, x, &mut bits);
+            let audit = (kernels.cast)(cast, Prefetch::Elsewhere, x, &mut bits);
+            assert_eq!(audit, (kernels.cast)(cast, Prefetch::Here, x, &mut bits), "{}", kernels.name);
             assert!(bits.iter().zip(x).all(|(&bits, &x)| bits == cast.bits(x)), "{}", kernels.name);
             assert_eq!(audit, MasterAudit::of(x), "{}", kernels.name);
         }

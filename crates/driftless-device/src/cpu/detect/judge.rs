@@ -1,7 +1,7 @@
 //! What says which elements of a piece may have changed.
 
 use super::Part;
-use crate::cpu::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Stepped};
+use crate::cpu::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Prefetch, Stepped};
 use crate::{Bitset, ChangeSource, PieceDiff, PieceRule};
 use driftless_numerics::{Rule, StepClass};
 
@@ -36,17 +36,10 @@ pub(super) enum Judge<'a> {
 }
 
 /// What a judge found in a block.
+#[derive(Default)]
 pub(super) struct Verdict {
     pub(super) mask: Mask,
     pub(super) exceeded: Option<f32>,
-    /// The bits before the step, where they are known.
-    old: Option<[u16; BLOCK_ELEMENTS]>,
-}
-
-impl Verdict {
-    const fn new() -> Self {
-        Self { mask: [0; BLOCK_ELEMENTS / 64], exceeded: None, old: None }
-    }
 }
 
 impl<'a> Judge<'a> {
@@ -82,6 +75,11 @@ impl<'a> Judge<'a> {
         }
     }
 
+    /// Whether the cast has to ask for the masters of the next block.
+    pub(super) const fn prefetch(&self) -> Prefetch {
+        if matches!(self, Self::Rule { .. }) { Prefetch::Elsewhere } else { Prefetch::Here }
+    }
+
     /// Whether the piece is sent whole.
     pub(super) const fn goes_whole(&self) -> bool {
         matches!(self, Self::Whole | Self::Replace { .. })
@@ -90,7 +88,7 @@ impl<'a> Judge<'a> {
     /// Judges the elements from `start` on, whose new bits are `bits`.
     pub(super) fn block(&mut self, kernels: &Kernels, start: usize, x: &[f32], bits: &[u16]) -> Verdict {
         let range = start..start + x.len();
-        let mut verdict = Verdict::new();
+        let mut verdict = Verdict::default();
         match self {
             Self::Rule { rule, exp_avg, exp_avg_sq } => {
                 let (m, v) = (&exp_avg[range.clone()], &exp_avg_sq[range]);
@@ -114,34 +112,24 @@ impl<'a> Judge<'a> {
         verdict
     }
 
-    /// [`Self::block`], with what the classes of its changes follow from.
-    pub(super) fn block_with_classes(
-        &mut self,
-        kernels: &Kernels,
-        start: usize,
-        x: &[f32],
-        bits: &[u16],
-    ) -> Verdict {
-        let mut old = [0; BLOCK_ELEMENTS];
-        let known = match self {
-            Self::Update { previous } => Some(&previous[start..start + x.len()]),
-            Self::Compare { previous } => Some(&previous[start..start + x.len()]),
-            _ => None,
+    /// The bits before the step of the `len` elements from `start` on, where they are known: to be asked before the
+    /// block is judged.
+    pub(super) fn old_bits(&self, start: usize, len: usize) -> Option<[u16; BLOCK_ELEMENTS]> {
+        let known: &[u16] = match self {
+            Self::Update { previous } => previous,
+            Self::Compare { previous } => previous,
+            _ => return None,
         };
-        let old = known.map(|known| {
-            old[..known.len()].copy_from_slice(known);
-            old
-        });
-        Verdict { old, ..self.block(kernels, start, x, bits) }
+        let mut old = [0; BLOCK_ELEMENTS];
+        old[..len].copy_from_slice(&known[start..start + len]);
+        Some(old)
     }
 
-    /// How far element `k` of the block from `start` on has moved at most.
-    pub(super) fn class(&self, start: usize, k: usize, x: f32, bits: u16, verdict: &Verdict) -> StepClass {
-        match (self, &verdict.old) {
-            (Self::Rule { rule, exp_avg, exp_avg_sq }, _) => {
-                rule.step_class(x, exp_avg[start + k], exp_avg_sq[start + k])
-            }
-            (_, Some(old)) => StepClass::between(old[k], bits),
+    /// How far element number `k` of the piece has moved at most; it is `x` now, served as `new`.
+    pub(super) fn class(&self, k: usize, x: f32, old: Option<u16>, new: u16) -> StepClass {
+        match (self, old) {
+            (Self::Rule { rule, exp_avg, exp_avg_sq }, _) => rule.step_class(x, exp_avg[k], exp_avg_sq[k]),
+            (_, Some(old)) => StepClass::between(old, new),
             _ => StepClass::Far,
         }
     }

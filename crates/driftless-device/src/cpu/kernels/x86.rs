@@ -1,6 +1,8 @@
 //! The loops of the vector units of x86-64 machines.
 
-use super::{Cast, Digest, DigestCursor, DigestKeys, Kernels, Mask, MasterAudit, ParamId, Rule, Stepped};
+use super::{
+    Cast, Digest, DigestCursor, DigestKeys, Kernels, Mask, MasterAudit, ParamId, Prefetch, Rule, Stepped,
+};
 use std::arch::x86_64::{
     _mm256_add_epi32, _mm256_loadu_si256, _mm256_madd_epi16, _mm256_setzero_si256, _mm256_storeu_si256,
     _mm512_add_epi32, _mm512_loadu_si512, _mm512_madd_epi16, _mm512_maskz_loadu_epi16,
@@ -18,7 +20,7 @@ pub(super) fn available() -> [Option<Kernels>; 2] {
 const AVX512: Kernels = Kernels {
     name: "cpu (avx512)",
     // SAFETY: `available` gives this table only to machines that have the features.
-    cast: |cast, x, bits| unsafe { cast_avx512(cast, x, bits) },
+    cast: |cast, prefetch, x, bits| unsafe { cast_avx512(cast, prefetch, x, bits) },
     // SAFETY: as above.
     invert: |rule, block, mask| unsafe { invert_avx512(rule, block, mask) },
     // SAFETY: as above.
@@ -34,7 +36,7 @@ const AVX512: Kernels = Kernels {
 const AVX2: Kernels = Kernels {
     name: "cpu (avx2)",
     // SAFETY: `available` gives this table only to machines that have the feature.
-    cast: |cast, x, bits| unsafe { cast_avx2(cast, x, bits) },
+    cast: |cast, prefetch, x, bits| unsafe { cast_avx2(cast, prefetch, x, bits) },
     // SAFETY: as above.
     invert: |rule, block, mask| unsafe { invert_avx2(rule, block, mask) },
     // SAFETY: as above.
@@ -48,8 +50,8 @@ const AVX2: Kernels = Kernels {
 };
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn cast_avx512(cast: Cast, x: &[f32], bits: &mut [u16]) -> MasterAudit {
-    super::cast(cast, x, bits)
+fn cast_avx512(cast: Cast, prefetch: Prefetch, x: &[f32], bits: &mut [u16]) -> MasterAudit {
+    super::cast(cast, prefetch, x, bits)
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
@@ -98,8 +100,8 @@ fn dots_avx512(keys: [&[i16]; 4], words: &[u16]) -> [u32; 4] {
 }
 
 #[target_feature(enable = "avx2")]
-fn cast_avx2(cast: Cast, x: &[f32], bits: &mut [u16]) -> MasterAudit {
-    super::cast(cast, x, bits)
+fn cast_avx2(cast: Cast, prefetch: Prefetch, x: &[f32], bits: &mut [u16]) -> MasterAudit {
+    super::cast(cast, prefetch, x, bits)
 }
 
 #[target_feature(enable = "avx2")]
