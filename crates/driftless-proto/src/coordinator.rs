@@ -312,6 +312,9 @@ impl Coordinator {
             return;
         }
         replica.ended = Some(outcome.fence);
+        if matches!(replica.state, State::Attempting(open) if outcome.fence < open) {
+            return; // its lead turns to the open attempt now, and reports how that one ends
+        }
         replica.needs = needs;
         match outcome.verdict {
             Verdict::Committed => {

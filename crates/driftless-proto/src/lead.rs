@@ -11,95 +11,13 @@
 //! paused. A restarted lead takes a higher incarnation and asks every receiver for its phase: if all have applied
 //! or committed the attempt it commits, otherwise it rolls back.
 
+mod words;
+
+pub use words::{Command, Engine, Event, LeadOptions, Outcome, Verdict};
+
 use crate::{Cause, Decision, FromLead, Needs, Phase, RootCause, TimerId, TimerKind, ToLead};
 use driftless_types::{Attempt, Epoch, Fence, ReceiverId, Version};
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
-/// Deadlines of a lead.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct LeadOptions {
-    /// From `Begin` until every receiver has staged.
-    pub staging_deadline: Duration,
-    /// For the engine's pause hook.
-    pub pause_deadline: Duration,
-    /// From `Apply` until every receiver has applied.
-    pub apply_deadline: Duration,
-    /// After this time an unacknowledged decision is sent again, and an unanswered question asked again.
-    pub repeat_after: Duration,
-}
-
-/// How an attempt ended for the whole replica.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
-    /// Every receiver serves the new version.
-    Committed,
-    /// Every receiver serves the old version.
-    RolledBack(Cause),
-}
-
-/// The lead's word to the coordinator.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Outcome {
-    /// The attempt.
-    pub fence: Fence,
-    /// How it ended.
-    pub verdict: Verdict,
-    /// Tensors to be sent whole by the next attempt.
-    pub repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
-}
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Event {
-    /// The coordinator opens an attempt.
-    Begin(Fence),
-    /// The coordinator gives an attempt up.
-    Abort(Fence, Cause),
-    /// A word from a receiver of this replica.
-    Member(ReceiverId, ToLead),
-    /// The engine is paused.
-    Paused(Fence, Result<(), RootCause>),
-    /// The engine serves again.
-    Resumed,
-    /// A coordinator of this epoch is there: it must learn what the replica serves.
-    NewEpoch(Epoch),
-    /// It is time to say again where the replica stands: what was said last may have been lost.
-    KeepAlive,
-    /// A timer fired.
-    TimerFired(TimerId),
-}
-
-/// What the actor must do.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Command {
-    /// Say this to a receiver of the replica.
-    Tell(ReceiverId, FromLead),
-    /// Call the engine's pause hook.
-    Pause(Fence),
-    /// Call the engine's resume hook.
-    Resume,
-    /// Tell the machine when this much time has passed.
-    ArmTimer {
-        /// The timer's name.
-        id: TimerId,
-        /// The time to wait.
-        after: Duration,
-    },
-    /// The attempt is over: tell the coordinator.
-    Report(Outcome),
-    /// No attempt is open, and every receiver is accounted for: tell the coordinator what the replica serves.
-    ReportServing,
-}
-
-/// Whether the engine's hooks say that it is paused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Engine {
-    /// It serves.
-    Serving,
-    /// It stands still until it is resumed.
-    Paused,
-}
 
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +29,8 @@ pub struct Lead {
     promised: Epoch,
     /// How the newest attempt ended that has ended under this lead.
     ended: Option<Outcome>,
+    /// The newest attempt that was opened while an older one had not ended here.
+    next: Option<Fence>,
     state: State,
 }
 
@@ -152,6 +72,20 @@ const ASK_AGAIN: TimerId =
 
 type Step = (State, Vec<Command>);
 
+impl State {
+    /// The attempt that is open here, as far as it is known.
+    const fn attempt(&self) -> Option<Fence> {
+        match self {
+            Self::Resting | Self::Recovering { .. } | Self::Reopening => None,
+            Self::Gathering { fence, .. }
+            | Self::Pausing { fence }
+            | Self::Applying { fence, .. }
+            | Self::Deciding { fence, .. }
+            | Self::Resuming { fence, .. } => Some(*fence),
+        }
+    }
+}
+
 impl Lead {
     /// A lead that starts or comes back: it asks every receiver where it stands before it does anything else.
     #[must_use]
@@ -162,7 +96,8 @@ impl Lead {
     ) -> (Self, Vec<Command>) {
         let state = State::Recovering { engine, answers: BTreeMap::new() };
         let repair = BTreeMap::new();
-        let lead = Self { members, options, repair, promised: Epoch::default(), ended: None, state };
+        let lead =
+            Self { members, options, repair, promised: Epoch::default(), ended: None, next: None, state };
         let commands = lead.ask(&BTreeMap::new());
         (lead, commands)
     }
@@ -200,6 +135,14 @@ impl Lead {
             Event::KeepAlive => Self::keep_alive(state),
             Event::TimerFired(id) => self.timer(state, id),
         };
+        self.begin_next(state, commands)
+    }
+
+    fn begin_next(mut self, state: State, mut commands: Vec<Command>) -> (Self, Vec<Command>) {
+        let next = if state == State::Resting { self.next.take() } else { None };
+        let Some(fence) = next else { return (Self { state, ..self }, commands) };
+        let (state, more) = self.begin(state, fence);
+        commands.extend(more);
         (Self { state, ..self }, commands)
     }
 
@@ -221,9 +164,12 @@ impl Lead {
         self.members.iter().map(|&member| Command::Tell(member, word.clone())).collect()
     }
 
-    fn begin(&self, state: State, fence: Fence) -> Step {
-        if !matches!(state, State::Resting) {
-            return (state, Vec::new()); // the coordinator is told how the open attempt ends, and begins again
+    fn begin(&mut self, state: State, fence: Fence) -> Step {
+        if state != State::Resting {
+            if state.attempt().is_none_or(|open| fence > open) {
+                self.next = self.next.max(Some(fence));
+            }
+            return (state, Vec::new());
         }
         if self.ended.as_ref().is_some_and(|ended| fence <= ended.fence) {
             return (state, Vec::new()); // CM-10
@@ -240,7 +186,8 @@ impl Lead {
             State::Gathering { fence: mine, .. } if mine == fence => {
                 self.roll_back(fence, cause, Engine::Serving)
             }
-            // From the pause on, the lead needs nobody but its receivers.
+            // From the pause on, the lead needs nobody but its receivers. One that is still to begin finds its transfers
+            // aborted: in the middle of a switch nothing is reported.
             state => (state, Vec::new()),
         }
     }

@@ -274,3 +274,15 @@ fn cm12_back_off_doubles_up_to_its_bound_and_a_newer_version_starts_afresh() {
     assert_eq!(coordinator.hears(ready(0, 2)), []);
     assert_eq!(coordinator.hears(ready(1, 2)), [begin(1, fence(1, 5, 2), 0)]);
 }
+
+#[test]
+fn cm12_the_end_of_an_older_attempt_does_not_fail_the_open_one() {
+    let mut coordinator = attempting();
+    coordinator.hears(down(Member::Receiver(receiver(0, 0))));
+    coordinator.hears(CoordinatorEvent::ReceiverUp(receiver(0, 0)));
+    assert_eq!(coordinator.hears(serving(0, 0)), [begin(0, fence(1, 3, 1), 0)]);
+    let older = ended(0, fence(1, 1, 1), Verdict::RolledBack(died(0, 0)), 0);
+    assert_eq!(coordinator.hears(older), []);
+    let committed = settled(0, 1, ReplicaOutcome::Committed);
+    assert_eq!(coordinator.hears(ended(0, fence(1, 3, 1), Verdict::Committed, 1)), [committed]);
+}

@@ -302,7 +302,9 @@ fn cm11_a_restarted_lead_resumes_an_engine_that_was_left_paused() {
     bench.on(LeadEvent::Begin(fence(1, 2, 2)));
     assert_eq!(bench.took(), []);
     bench.on(LeadEvent::Resumed);
-    assert_eq!(bench.took(), [LeadCommand::ReportServing]);
+    let out = bench.took();
+    assert_eq!(out[0], LeadCommand::ReportServing);
+    assert_eq!(out[1..], to_both(&FromLead::Begin(fence(1, 2, 2))), "the attempt waited for the engine");
 }
 
 #[test]
@@ -401,4 +403,27 @@ fn cm5_only_an_answer_to_the_question_is_a_promise() {
     // An answer that was asked for twice comes late and means nothing.
     let mut bench = Bench::gathering(fence);
     bench.assert_ignored(LeadEvent::Member(receiver(0, 1), ToLead::Answer(Phase::Serving(None))));
+}
+
+#[test]
+fn cm12_an_attempt_that_is_opened_too_early_begins_when_the_last_one_has_ended() {
+    let (older, newer) = (fence(1, 1, 1), fence(1, 2, 1));
+    let mut bench = Bench::gathering(older);
+    bench.on(LeadEvent::Begin(older));
+    bench.on(LeadEvent::Begin(newer));
+    assert_eq!(bench.took(), []);
+    bench.says(1, ToLead::Failed(older, RootCause::Aborted));
+    bench.took();
+    bench.both(ToLead::Done(older, Decision::Rollback));
+    let out = bench.took();
+    assert!(rolled_back(&out[0]).is_some(), "{out:?}");
+    assert_eq!(out[1..], to_both(&FromLead::Begin(newer)));
+    // In the middle of a switch nothing is reported, not even of an attempt that is given up before it began.
+    let mut bench = Bench::applying(older);
+    bench.on(LeadEvent::Begin(newer));
+    bench.both(ToLead::Applied(older));
+    bench.took();
+    bench.says(0, ToLead::Done(older, Decision::Commit));
+    bench.on(LeadEvent::Abort(newer, died(0, 1)));
+    assert_eq!(bench.took(), []);
 }
