@@ -98,6 +98,14 @@ impl DigestKeys {
         DigestCursor { keys: self, param: p, block: NO_BLOCK, sums: [0; LANES], digest: Digest::ZERO }
     }
 
+    /// Adds a value at a place of some block to the sums of that block.
+    #[inline(always)]
+    fn accumulate(&self, sums: &mut [u32; LANES], offset: usize, value: i32) {
+        for (sum, &key) in sums.iter_mut().zip(&self.by_word[offset]) {
+            *sum = sum.wrapping_add(i32::from(key).wrapping_mul(value).cast_unsigned());
+        }
+    }
+
     /// The scale factors of a block of 1024 words.
     #[inline]
     fn scale(&self, p: ParamId, block: u64) -> [u32; LANES] {
@@ -130,7 +138,7 @@ impl DigestCursor<'_> {
     /// Adds a word in the place of another: the sum of such calls is new digest minus old.
     #[inline(always)]
     pub fn replace(&mut self, word_index: u64, old: u16, new: u16) {
-        self.accumulate(word_index, i32::from(new.cast_signed()) - i32::from(old.cast_signed()));
+        self.accumulate(word_index, difference(old, new));
     }
 
     /// [`Self::replace`] for each of some words, of which `old[i]` gives way to `new[i]` at `word_indices[i]`.
@@ -138,8 +146,18 @@ impl DigestCursor<'_> {
     /// Inlined, so that a caller compiled for wider vectors multiplies four lanes at once.
     #[inline(always)]
     pub fn replace_all(&mut self, word_indices: &[u64], old: &[u16], new: &[u16]) {
-        for ((&word_index, &old), &new) in word_indices.iter().zip(old).zip(new) {
-            self.replace(word_index, old, new);
+        let mut words = word_indices.iter().zip(old.iter().zip(new)).peekable();
+        while let Some(&(&word_index, _)) = words.peek() {
+            let (block, _) = split(word_index);
+            self.enter(block);
+            // In a place of their own, so that they stay in registers over all words of the block.
+            let mut sums = self.sums;
+            while let Some((&word_index, (&old, &new))) =
+                words.next_if(|(index, _)| split(**index).0 == block)
+            {
+                self.keys.accumulate(&mut sums, split(word_index).1, difference(old, new));
+            }
+            self.sums = sums;
         }
     }
 
@@ -153,12 +171,15 @@ impl DigestCursor<'_> {
     #[inline(always)]
     fn accumulate(&mut self, word_index: u64, value: i32) {
         let (block, offset) = split(word_index);
+        self.enter(block);
+        self.keys.accumulate(&mut self.sums, offset, value);
+    }
+
+    #[inline(always)]
+    fn enter(&mut self, block: u64) {
         if self.block != block {
             self.flush();
             self.block = block;
-        }
-        for (sum, &key) in self.sums.iter_mut().zip(&self.keys.by_word[offset]) {
-            *sum = sum.wrapping_add(i32::from(key).wrapping_mul(value).cast_unsigned());
         }
     }
 
@@ -174,6 +195,12 @@ impl DigestCursor<'_> {
 #[expect(clippy::cast_possible_truncation, reason = "the remainder is below 1024")]
 const fn split(word_index: u64) -> (u64, usize) {
     (word_index / BLOCK_WORDS as u64, (word_index % BLOCK_WORDS as u64) as usize)
+}
+
+/// What a word adds in the place of another, before its factors.
+#[inline(always)]
+const fn difference(old: u16, new: u16) -> i32 {
+    new.cast_signed() as i32 - old.cast_signed() as i32
 }
 
 /// The unscaled sum of one lane; a multiply-add over pairs, which compilers vectorize.
@@ -280,6 +307,11 @@ mod tests {
                 cursor.replace(index as u64, words[index], new);
                 words[index] = new;
             }
+            let places: Vec<u64> = (0..5000).collect();
+            let old: Vec<u16> = words.iter().map(|word| word.rotate_left(3)).collect();
+            let mut at_once = keys.cursor(ParamId(1));
+            at_once.replace_all(&places, &old, &words);
+            prop_assert_eq!(keys.words(ParamId(1), 0, &old) + at_once.finish(), keys.words(ParamId(1), 0, &words));
             prop_assert_eq!(before + cursor.finish(), keys.words(ParamId(1), 0, &words));
         }
     }
