@@ -127,6 +127,10 @@ pub(crate) enum DetectorArg {
     Inversion,
     /// Keep a BF16 copy of the last published weights; exact for any optimizer.
     Snapshot,
+    /// Compare with the model's own BF16 weights before they are overwritten; exact for any optimizer.
+    PreCopy,
+    /// Take the optimizer's word for what each step changed; exact for any optimizer.
+    InStep,
 }
 
 /// `driftless demo`.

@@ -48,10 +48,10 @@ impl StateSource for TrainedSource {
     }
 
     fn memory(&self) -> Vec<Vec<SourceBinding>> {
-        let binding = |state: driftless_testkit::TensorState| SourceBinding {
-            master: state.master,
-            exp_avg: state.exp_avg,
-            exp_avg_sq: state.exp_avg_sq,
+        let binding = |state: driftless_testkit::TensorState| {
+            SourceBinding::new(state.master, state.exp_avg, state.exp_avg_sq)
+                .with_mask(state.mask)
+                .with_model(state.model)
         };
         let ranks = self.trainer.memory().into_iter();
         ranks.map(|tensors| tensors.into_iter().map(binding).collect()).collect()

@@ -65,6 +65,8 @@ impl<'a> Session<'a> {
         let detector = match detector {
             DetectorArg::Inversion => Detector::Inversion,
             DetectorArg::Snapshot => Detector::Snapshot,
+            DetectorArg::PreCopy => Detector::PreCopy,
+            DetectorArg::InStep => Detector::InStep,
         };
         let start = Version(source.start());
         let options = NodeOptions { run: RUN, detector, ..NodeOptions::default() };

@@ -1,6 +1,6 @@
 //! `driftless sync`: recorded steps of a folder, from any trainer layout to any rollout layouts.
 
-use crate::args::SyncArgs;
+use crate::args::{DetectorArg, SyncArgs};
 use crate::console::{Activity, Console};
 use crate::failure::Failure;
 use crate::files::{BadInput, Folder, RecordedStep, Slot};
@@ -8,10 +8,10 @@ use crate::placement::Placement;
 use crate::plan;
 use crate::run::run;
 use crate::source::StateSource;
-use driftless::{LayoutClaim, SourceBinding, StateBuffer};
+use driftless::{LayoutClaim, SourceBinding, StateBuffer, StepMask, WordBuffer};
 use driftless_layout::{Model, ParamMeta, RemapPlan, ServedDtypes};
 use driftless_numerics::bf16::widen;
-use driftless_numerics::{Family, StepParams};
+use driftless_numerics::{Cast, Family, StepParams};
 use driftless_types::{Dtype, index_of};
 use tokio::task::block_in_place;
 
@@ -22,7 +22,7 @@ pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
     let plan = plan(&folder, &args)?;
     folder.check(plan.params())?;
     let console = Console::of_run(&args.run, folder.steps().len());
-    let source = block_in_place(|| FolderSource::new(folder, &plan, args.family, console.activity()))?;
+    let source = block_in_place(|| FolderSource::new(folder, &plan, &args, console.activity()))?;
     run(plan, Box::new(source), args.run, console).await
 }
 
@@ -50,15 +50,10 @@ struct FolderSource {
 
 impl FolderSource {
     /// Memory that holds the starting policy. What the masters were then was not recorded, but their served bits were.
-    fn new(
-        folder: Folder,
-        plan: &RemapPlan,
-        family: Option<Family>,
-        activity: Activity,
-    ) -> Result<Self, BadInput> {
+    fn new(folder: Folder, plan: &RemapPlan, args: &SyncArgs, activity: Activity) -> Result<Self, BadInput> {
         let (params, placement) = (plan.params().to_vec(), Placement::new(plan));
-        let source =
-            Self { folder, family, params, placement, memory: zeroed(plan), reached: None, activity };
+        let memory = zeroed(plan, args.run.detector);
+        let source = Self { folder, family: args.family, params, placement, memory, reached: None, activity };
         for param in &source.params {
             source.says("loading", source.folder.start_step(), param);
             let words = source.folder.start().words(param)?;
@@ -88,6 +83,29 @@ impl FolderSource {
                 Slot::ExpAvgSq => &binding.exp_avg_sq,
             };
             place.fill(param, values, &mut memory.write());
+        }
+    }
+
+    /// Before a state is overwritten by the next: its served bits are what a trainer's model would still hold.
+    fn keep_old_bits(&self, cast: Cast) {
+        for binding in self.memory.iter().flatten() {
+            let Some(model) = &binding.model else { continue };
+            for (old, master) in model.write().iter_mut().zip(binding.master.read().iter()) {
+                *old = cast.bits(*master);
+            }
+        }
+    }
+
+    /// After it: what an optimizer would have marked in its step.
+    fn mark_changes(&self, cast: Cast) {
+        for binding in self.memory.iter().flatten() {
+            let (Some(model), Some(mask)) = (&binding.model, &binding.mask) else { continue };
+            let (model, master, mut mask) = (model.read(), binding.master.read(), mask.lock());
+            for (index, (old, new)) in model.iter().zip(master.iter()).enumerate() {
+                if cast.bits(*new) != *old {
+                    mask.insert(index);
+                }
+            }
         }
     }
 
@@ -129,6 +147,8 @@ impl StateSource for FolderSource {
     fn advance(&mut self, version: u64) -> Result<StepParams, Failure> {
         self.reached = self.folder.steps().iter().position(|recorded| recorded.step == version);
         let recorded = self.recorded().expect("a run asks only for recorded versions");
+        let cast = self.params_of(recorded).family.cast();
+        self.keep_old_bits(cast);
         for param in &self.params {
             self.says("reading", version, param);
             // One slot at a time: the largest of them bounds what is held beside the trainer's memory.
@@ -136,6 +156,7 @@ impl StateSource for FolderSource {
                 self.write(param, slot, &recorded.state.read(param, slot)?);
             }
         }
+        self.mark_changes(cast);
         Ok(self.params_of(recorded))
     }
 
@@ -158,12 +179,16 @@ impl StateSource for FolderSource {
     }
 }
 
-fn zeroed(plan: &RemapPlan) -> Vec<Vec<SourceBinding>> {
+fn zeroed(plan: &RemapPlan, detector: DetectorArg) -> Vec<Vec<SourceBinding>> {
     let zeros = |elements| StateBuffer::new(vec![0.0; index_of(elements)]);
-    let binding = |elements| SourceBinding {
-        master: zeros(elements),
-        exp_avg: zeros(elements),
-        exp_avg_sq: zeros(elements),
+    let binding = |elements| {
+        let binding = SourceBinding::new(zeros(elements), zeros(elements), zeros(elements));
+        let model = || WordBuffer::new(vec![0; index_of(elements)]);
+        match detector {
+            DetectorArg::Inversion | DetectorArg::Snapshot => binding,
+            DetectorArg::PreCopy => binding.with_model(model()),
+            DetectorArg::InStep => binding.with_model(model()).with_mask(StepMask::new(index_of(elements))),
+        }
     };
     let senders = plan.senders().iter();
     senders.map(|sender| sender.tensors.iter().map(|tensor| binding(tensor.elements())).collect()).collect()

@@ -18,7 +18,7 @@ mod error;
 mod memory;
 mod undo;
 
-pub use bitset::Bitset;
+pub use bitset::{Bitset, StepMask};
 pub use cpu::CpuDevice;
 pub use device::{
     ChangeSource, Changes, Classes, DetectOptions, Detected, Device, Pending, PieceDiff, PieceRule, Scattered,

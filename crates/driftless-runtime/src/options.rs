@@ -13,6 +13,12 @@ pub enum Detector {
     Inversion,
     /// By comparison with a copy of the bits that were published last: 2 bytes per element, any optimizer.
     Snapshot,
+    /// By comparison with the model's own BF16 weights, just before the trainer overwrites them: any optimizer. Each
+    /// source must have its [`SourceBinding::model`](crate::binding::SourceBinding::model).
+    PreCopy,
+    /// By the masks that the optimizer writes in its step: any optimizer that does. Each source must have its
+    /// [`SourceBinding::mask`](crate::binding::SourceBinding::mask).
+    InStep,
 }
 
 /// Options of a node. Every wait, retry and buffer of the runtime has its bound here.

@@ -21,11 +21,12 @@ pub use sync::{Outcome, SyncHandle};
 pub use trainer::{StepGuard, Trainer, TrainerMemory};
 
 pub use driftless_runtime::binding::{HookError, SourceBinding};
-pub use driftless_runtime::device::{StateBuffer, WordBuffer};
+pub use driftless_runtime::device::{Bitset, StateBuffer, StepMask, WordBuffer};
 pub use driftless_runtime::layout::{
     DestTensor, LayoutError, Model, ModelConfig, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
     SourceTensor, TrainerLayout,
 };
+pub use driftless_runtime::numerics::bf16;
 pub use driftless_runtime::numerics::{Family, GroupStep, Hyperparameters, NotInvertible, StepParams};
 pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
 pub use driftless_runtime::types::{

@@ -4,6 +4,7 @@ use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemo
 use driftless_runtime::binding::{
     DetectorState, FirstVersion, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState, SourceBinding,
 };
+use driftless_runtime::device::WordBuffer;
 use driftless_runtime::layout::{ReceiverPlan, RemapPlan, SenderPlan};
 use driftless_runtime::numerics::Cast;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
@@ -56,7 +57,7 @@ impl Node {
         }
         count("trainer ranks", memory.ranks.len(), senders.len())?;
         for (plan, rank) in senders.iter().zip(&memory.ranks) {
-            check_sources(plan, rank)?;
+            check_sources(plan, rank, shared.options.detector)?;
         }
         let version = memory.version;
         let bindings = blocking(Arc::clone(shared), move |shared| bind_trainer(shared, memory)).await?;
@@ -132,7 +133,7 @@ fn length(rank: &str, tensor: &str, found: usize, expected: u64) -> Result<(), N
     Ok(())
 }
 
-fn check_sources(plan: &SenderPlan, rank: &[SourceBinding]) -> Result<(), NodeError> {
+fn check_sources(plan: &SenderPlan, rank: &[SourceBinding], detector: Detector) -> Result<(), NodeError> {
     count(&format!("tensors of trainer rank {}", plan.name), rank.len(), plan.tensors.len())?;
     for (tensor, memory) in plan.tensors.iter().zip(rank) {
         for (part, buffer) in
@@ -140,6 +141,13 @@ fn check_sources(plan: &SenderPlan, rank: &[SourceBinding]) -> Result<(), NodeEr
         {
             length(&plan.name, &format!("{} ({part})", tensor.name), buffer.len(), tensor.elements())?;
         }
+        // What the detector reads beside the masters must be there: nothing counts as a buffer of no values.
+        let (part, found) = match detector {
+            Detector::Inversion | Detector::Snapshot => continue,
+            Detector::PreCopy => ("model", memory.model.as_ref().map_or(0, WordBuffer::len)),
+            Detector::InStep => ("mask", memory.mask.as_ref().map_or(0, |mask| mask.lock().len())),
+        };
+        length(&plan.name, &format!("{} ({part})", tensor.name), found, tensor.elements())?;
     }
     Ok(())
 }
@@ -217,11 +225,11 @@ fn detector_state(
     let pieces = plan.tensors.iter().flat_map(|tensor| &tensor.pieces);
     let steps_taken: BTreeMap<_, _> = pieces.map(|piece| (piece.param, steps_taken)).collect();
     let snapshot = match shared.options.detector {
-        Detector::Inversion => Vec::new(),
+        Detector::Inversion | Detector::PreCopy | Detector::InStep => Vec::new(),
         Detector::Snapshot => rank.iter().map(|memory| served_bits(memory, cast)).collect(),
     };
     DetectorState {
-        unpublished: None,
+        pending: None,
         steps_taken,
         snapshot,
         snapshot_state: SnapshotState::Clean,

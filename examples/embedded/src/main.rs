@@ -4,9 +4,9 @@
 
 use anyhow::{Result, ensure};
 use driftless::{
-    DestTensor, Family, Hyperparameters, LayoutClaim, Model, ModelConfig, Node, NodeOptions, RemapPlan,
-    ReplicaId, RolloutMemory, SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer, StepParams,
-    TrainerMemory, Version, WordBuffer,
+    DestTensor, Detector, Family, Hyperparameters, LayoutClaim, Model, ModelConfig, Node, NodeOptions,
+    RemapPlan, ReplicaId, RolloutMemory, SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer,
+    StepMask, StepParams, TrainerMemory, Version, WordBuffer, bf16,
 };
 
 const CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2,
@@ -23,7 +23,8 @@ async fn main() -> Result<()> {
     let engine = engine_memory(&plan);
 
     // 2. The runtime works on memory that stays ours.
-    let node = Node::start(plan, NodeOptions::default()).await?;
+    let options = NodeOptions { detector: Detector::InStep, ..NodeOptions::default() };
+    let node = Node::start(plan, options).await?;
     let ranks = optimizer.memory.clone();
     let mut trainer = node
         .attach_trainer(TrainerMemory { ranks, steps_taken: 0, version: Version(1), family: Family::Torch })
@@ -84,11 +85,8 @@ impl Optimizer {
         let tensor = |tensor: &SourceTensor| {
             let weights: Vec<f32> = (0..tensor.elements()).map(|i| 0.04 * noise(i) - 0.02).collect();
             let zeros = vec![0.0; weights.len()];
-            SourceBinding {
-                master: StateBuffer::new(weights),
-                exp_avg: StateBuffer::new(zeros.clone()),
-                exp_avg_sq: StateBuffer::new(zeros),
-            }
+            let (mask, state) = (StepMask::new(weights.len()), StateBuffer::new);
+            SourceBinding::new(state(weights), state(zeros.clone()), state(zeros)).with_mask(mask)
         };
         let rank = |sender: &SenderPlan| sender.tensors.iter().map(tensor).collect();
         Self { memory: plan.senders().iter().map(rank).collect() }
@@ -102,12 +100,18 @@ impl Optimizer {
         for tensor in self.memory.iter().flatten() {
             let (mut weights, mut m, mut v) =
                 (tensor.master.write(), tensor.exp_avg.write(), tensor.exp_avg_sq.write());
+            // Both weights are in registers here: the optimizer itself says what changed.
+            let Some(mut mask) = tensor.mask.as_ref().map(StepMask::lock) else { continue };
             for (i, (w, (m, v))) in (0..).zip(weights.iter_mut().zip(m.iter_mut().zip(v.iter_mut()))) {
-                let gradient = 1e-3 * (noise(i ^ (step << 40)) - 0.5);
+                let gradient = 1e-3 * (noise(i as u64 ^ (step << 40)) - 0.5);
                 *m += (gradient - *m) * narrow(1.0 - HYPER.beta1);
                 *v = narrow(HYPER.beta2) * *v + narrow(1.0 - HYPER.beta2) * gradient * gradient;
                 let update = narrow(corrected) * *m / (v.sqrt() / narrow(root) + narrow(HYPER.eps));
+                let old = bf16::cast(*w);
                 *w = *w * narrow(decay) - update;
+                if bf16::cast(*w) != old {
+                    mask.insert(i);
+                }
             }
         }
     }

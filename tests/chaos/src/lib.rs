@@ -193,10 +193,10 @@ fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {
 }
 
 fn sources(policy: &TinyTrainer) -> Vec<Vec<SourceBinding>> {
-    let bind = |state: driftless_testkit::TensorState| SourceBinding {
-        master: state.master,
-        exp_avg: state.exp_avg,
-        exp_avg_sq: state.exp_avg_sq,
+    let bind = |state: driftless_testkit::TensorState| {
+        SourceBinding::new(state.master, state.exp_avg, state.exp_avg_sq)
+            .with_mask(state.mask)
+            .with_model(state.model)
     };
     policy.memory().into_iter().map(|rank| rank.into_iter().map(bind).collect()).collect()
 }

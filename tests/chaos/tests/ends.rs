@@ -1,5 +1,4 @@
 //! Everything ends: nodes that stop in mid-sync, replicas that hang or rest, waits of those who are left.
-#![expect(clippy::unwrap_used, reason = "tests fail by panic")]
 
 use driftless::{
     Failpoints, Fault, Member, NodeError, NodeOptions, Phase, ReceiverId, ReplicaId, ReplicaOutcome, Site,

@@ -56,13 +56,15 @@ async fn cm2_replicas_of_different_layouts_stay_identical_for_ten_versions() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_snapshot_detector_sends_exactly_what_changed() {
-    let options = NodeOptions { detector: Detector::Snapshot, ..NodeOptions::default() };
-    let mut fleet = Fleet::start("megatron:tp=2,dp=3", &["vllm:tp=8"], options).await.unwrap();
-    for _ in 1..=3 {
-        let outcome = fleet.step().await.unwrap();
-        assert_eq!(outcome.report.changed, outcome.report.sent);
-        fleet.ensure_identical().unwrap();
+async fn detectors_that_see_old_bits_send_exactly_what_changed() {
+    for detector in [Detector::Snapshot, Detector::PreCopy, Detector::InStep] {
+        let options = NodeOptions { detector, ..NodeOptions::default() };
+        let mut fleet = Fleet::start("megatron:tp=2,dp=3", &["vllm:tp=8"], options).await.unwrap();
+        for _ in 1..=3 {
+            let report = fleet.step().await.unwrap().report;
+            assert_eq!(report.changed, report.sent, "{detector:?}");
+            fleet.ensure_identical().unwrap();
+        }
     }
 }
 

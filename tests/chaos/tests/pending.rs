@@ -31,7 +31,7 @@ async fn behind(missed: u64, mut options: NodeOptions) -> (Fleet, Outcome) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn several_steps_per_version_are_one_change_set() {
-    for detector in [Detector::Inversion, Detector::Snapshot] {
+    for detector in [Detector::Inversion, Detector::Snapshot, Detector::PreCopy, Detector::InStep] {
         let options = NodeOptions { detector, ..NodeOptions::default() };
         let mut fleet = Fleet::start(TRAINER, &ROLLOUTS, options).await.unwrap();
         for _ in 0..3 {

@@ -1,6 +1,6 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
-use driftless_device::{Bitset, Changes, StateBuffer};
+use driftless_device::{Bitset, Changes, StateBuffer, StepMask, WordBuffer};
 use driftless_layout::SenderPlan;
 use driftless_numerics::{Cast, NotInvertible, StepParams};
 use driftless_types::{Digest, ParamId, SenderId, Version};
@@ -17,6 +17,30 @@ pub struct SourceBinding {
     pub exp_avg: StateBuffer,
     /// Second moments; their running maximum with AMSGrad.
     pub exp_avg_sq: StateBuffer,
+    /// The optimizer's own word on what its last step changed; needed by the in-step detector alone.
+    pub mask: Option<StepMask>,
+    /// The model's BF16 weights of the version before, until the step is detected; needed by the pre-copy detector alone.
+    pub model: Option<WordBuffer>,
+}
+
+impl SourceBinding {
+    /// Master weights and both moments, of equal length.
+    #[must_use]
+    pub const fn new(master: StateBuffer, exp_avg: StateBuffer, exp_avg_sq: StateBuffer) -> Self {
+        Self { master, exp_avg, exp_avg_sq, mask: None, model: None }
+    }
+
+    /// The same, whose optimizer marks what a step changes.
+    #[must_use]
+    pub fn with_mask(self, mask: StepMask) -> Self {
+        Self { mask: Some(mask), ..self }
+    }
+
+    /// The same, with the model's own BF16 weights.
+    #[must_use]
+    pub fn with_model(self, model: WordBuffer) -> Self {
+        Self { model: Some(model), ..self }
+    }
 }
 
 /// A step that the training loop has reported.
@@ -115,8 +139,8 @@ pub struct Pending {
 /// What the detector remembers from one step to the next.
 #[derive(Debug)]
 pub struct DetectorState {
-    /// Changes of steps that were not published.
-    pub unpublished: Option<Pending>,
+    /// Changes that the next patch must carry beside those of its own step.
+    pub pending: Option<Pending>,
     /// The optimizer's step counter of each parameter at the last detection.
     pub steps_taken: BTreeMap<ParamId, u64>,
     /// Served BF16 bits of the last version, per source tensor; empty for the inversion.
@@ -223,6 +247,13 @@ impl SenderBinding {
     /// Keeps a patch in place of the one before.
     pub fn keep(&self, patch: Patch) {
         *self.patch.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(patch));
+    }
+
+    /// The step is detected: the optimizer's masks speak of the next one.
+    pub fn clear_masks(&self) {
+        for mask in self.memory.iter().filter_map(|memory| memory.mask.as_ref()) {
+            mask.lock().clear();
+        }
     }
 
     /// Digests of the bits at a version, per digest cell: known of the first version and of the newest.

@@ -1,12 +1,14 @@
 //! Step 4 of the journey: one pass over a rank's state, which ends with a patch, always.
 
 use super::pending;
-use crate::binding::{DetectorState, Knowledge, Publish, SenderBinding, SnapshotState, StepRequest};
+use crate::binding::{
+    DetectorState, Knowledge, Publish, SenderBinding, SnapshotState, SourceBinding, StepRequest,
+};
 use crate::{Detector, Shared};
-use driftless_device::{ChangeSource, DetectOptions, Detected, DeviceError, PieceDiff, PieceRule};
+use driftless_device::{ChangeSource, DetectOptions, Detected, DeviceError, Pending, PieceDiff, PieceRule};
 use driftless_layout::{SenderPlan, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, NotInvertible, Rule, StepChange, check_gates};
-use driftless_types::{Dtype, ParamId};
+use driftless_types::{Dtype, ParamId, index_of};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
@@ -19,7 +21,7 @@ enum Verdict {
     Untouched,
     /// A gate failed: they are not, it goes whole.
     Dense,
-    /// By comparison with the snapshot.
+    /// By comparison with old bits, here or in the optimizer.
     Compared,
 }
 
@@ -35,19 +37,20 @@ pub(crate) fn detect(
     state: &mut DetectorState,
     cancel: &AtomicBool,
 ) -> Result<Vec<NotInvertible>, DeviceError> {
-    let plan = &shared.plan.senders()[binding.id.0 as usize];
+    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
     let mut gates = Vec::new();
     let verdicts = judge(shared, plan, step, state, &mut gates);
+    let span = pending::prepare(shared, binding, state, step.publish);
     // Whatever cuts the pass short leaves a snapshot that is partly ahead.
     let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
     // Unknown until the pass has looked at every master.
     state.audited.clear();
     let cast = step.params.family.cast();
-    let found = pass(shared, binding, plan, &verdicts, state, cast, cancel)?;
-    state.audited = audited(plan, &found);
+    let detected = pass(shared, binding, plan, &verdicts, state, step, cancel)?;
+    state.audited = audited(plan, &detected);
     state.snapshot_state = SnapshotState::Clean;
     let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
-    for (tensor, detected) in plan.tensors.iter().zip(&found) {
+    for (tensor, detected) in plan.tensors.iter().zip(&detected) {
         note_exceeded(shared, tensor, detected, &verdicts, &mut dense, &mut gates);
     }
     let knowledge = match (shared.options.detector, before) {
@@ -55,16 +58,10 @@ pub(crate) fn detect(
         _ => Knowledge::Changes,
     };
     state.steps_taken = steps_after(shared, plan, step);
-    let mut found = Found { detected: found, dense, knowledge, gates, cast };
-    match step.publish {
-        Publish::Later => pending::remember(binding, state, &found),
-        Publish::Now { version, base, last } => {
-            pending::carry_unpublished(shared, binding, state, &mut found);
-            let patch = pending::patch(shared, binding, &mut found, version, base, last);
-            binding.keep(patch);
-        }
-    }
-    Ok(found.gates)
+    let found = Found { detected, dense, knowledge, gates, cast };
+    let gates = pending::conclude(shared, binding, state, found, span);
+    binding.clear_masks();
+    Ok(gates)
 }
 
 /// What one pass found.
@@ -91,8 +88,8 @@ fn judge(
 ) -> BTreeMap<ParamId, Verdict> {
     let params: BTreeSet<ParamId> = pieces(plan).map(|piece| piece.param).collect();
     let mut judge_one = |id: ParamId| {
-        if shared.options.detector == Detector::Snapshot {
-            return Verdict::Compared; // bits are compared: how they came about does not matter
+        if shared.options.detector != Detector::Inversion {
+            return Verdict::Compared; // bits were compared: how they came about does not matter
         }
         let fqn = &shared.plan.param(id).fqn;
         let now = step.params.group(fqn.as_str());
@@ -138,39 +135,71 @@ fn pass(
     plan: &SenderPlan,
     verdicts: &BTreeMap<ParamId, Verdict>,
     state: &mut DetectorState,
-    cast: Cast,
+    step: &StepRequest,
     cancel: &AtomicBool,
 ) -> Result<Vec<Detected>, DeviceError> {
-    let params = shared.plan.params();
-    let run = |tensor: &SourceTensor, source: ChangeSource<'_>| {
-        shared.device.detect(tensor, params, source, DetectOptions::new(cast), &shared.keys, cancel)
-    };
-    let tensors = plan.tensors.par_iter().zip(&binding.memory);
-    match shared.options.detector {
-        Detector::Inversion => tensors
-            .map(|(tensor, memory)| {
-                let rules: Vec<PieceRule> =
-                    tensor.pieces.iter().map(|piece| piece_rule(&verdicts[&piece.param])).collect();
-                let (master, exp_avg) = (memory.master.read(), memory.exp_avg.read());
-                let exp_avg_sq = memory.exp_avg_sq.read();
-                let source = ChangeSource::Inversion {
-                    master: &master,
-                    exp_avg: &exp_avg,
-                    exp_avg_sq: &exp_avg_sq,
-                    rules: &rules,
-                };
-                run(tensor, source)
-            })
-            .collect(),
-        Detector::Snapshot => tensors
-            .zip(&mut state.snapshot)
-            .map(|((tensor, memory), previous)| {
-                let diffs = vec![PieceDiff::Compare; tensor.pieces.len()];
-                let source =
-                    ChangeSource::Snapshot { master: &memory.master.read(), previous, diffs: &diffs };
-                run(tensor, source)
-            })
-            .collect(),
+    let DetectorState { snapshot, pending, .. } = state;
+    let mut bits = pending.as_mut().map(|pending| pending.bits.iter_mut());
+    let mut snapshots = snapshot.iter_mut();
+    let works: Vec<_> = plan
+        .tensors
+        .iter()
+        .zip(&binding.memory)
+        .map(|(tensor, memory)| {
+            let pending = match (bits.as_mut().and_then(Iterator::next), step.publish) {
+                (None, _) => Pending::Absent,
+                (Some(bits), Publish::Later) => Pending::Collect(bits),
+                (Some(bits), Publish::Now { .. }) => Pending::Drain(bits),
+            };
+            (
+                tensor,
+                memory,
+                snapshots.next(),
+                DetectOptions::new(step.params.family.cast()).with_pending(pending),
+            )
+        })
+        .collect();
+    let one =
+        |(tensor, memory, snapshot, options): (&SourceTensor, &SourceBinding, Option<&mut Vec<u16>>, _)| {
+            let run = |source: ChangeSource<'_>| {
+                shared.device.detect(tensor, shared.plan.params(), source, options, &shared.keys, cancel)
+            };
+            let rules: Vec<_> =
+                tensor.pieces.iter().map(|piece| piece_rule(&verdicts[&piece.param])).collect();
+            with_source(shared.options.detector, tensor, memory, snapshot, &rules, run)
+        };
+    works.into_par_iter().map(one).collect()
+}
+
+/// Lends what the detector reads of one tensor.
+fn with_source<T>(
+    detector: Detector,
+    tensor: &SourceTensor,
+    memory: &SourceBinding,
+    snapshot: Option<&mut Vec<u16>>,
+    rules: &[PieceRule],
+    run: impl FnOnce(ChangeSource<'_>) -> Result<T, DeviceError>,
+) -> Result<T, DeviceError> {
+    let master = &*memory.master.read();
+    let diffs = &*vec![PieceDiff::Compare; tensor.pieces.len()];
+    let missing = |what| DeviceError::Length { what, found: 0, expected: tensor.elements() };
+    match detector {
+        Detector::Inversion => {
+            let (exp_avg, exp_avg_sq) = (&*memory.exp_avg.read(), &*memory.exp_avg_sq.read());
+            run(ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
+        }
+        Detector::Snapshot => {
+            let previous = snapshot.ok_or_else(|| missing("the snapshot"))?;
+            run(ChangeSource::Snapshot { master, previous, diffs })
+        }
+        Detector::PreCopy => {
+            let model = memory.model.as_ref().ok_or_else(|| missing("the model's BF16 weights"))?;
+            run(ChangeSource::PreCopy { master, model: &model.read(), diffs })
+        }
+        Detector::InStep => {
+            let mask = memory.mask.as_ref().ok_or_else(|| missing("the optimizer's mask"))?;
+            run(ChangeSource::InStep { master, changed: &mask.lock(), diffs })
+        }
     }
 }
 

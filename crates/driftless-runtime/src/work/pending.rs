@@ -1,28 +1,46 @@
 //! From changes to a patch: what earlier steps left over is carried along.
 //!
 //! Two things leave something over: a step that was not published, and a version that some replica does not serve.
-//! Both are one mechanism: positions ORed into a bitset, whose values are read anew when the next patch is made. The
-//! union is a superset: an element that returned to its old bits may be sent, never missed.
+//! Both are one mechanism: positions ORed into a bitset, which the pass over the next step lists with the bits that are
+//! there then. The union is a superset: an element that returned to its old bits may be sent, never missed.
 
 use super::detect::Found;
 use crate::Shared;
-use crate::binding::{DetectorState, Knowledge, LastVersion, Patch, Pending, SenderBinding};
+use crate::binding::{DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding};
 use driftless_device::{Bitset, Changes};
 use driftless_layout::SenderPlan;
-use driftless_numerics::Cast;
+use driftless_numerics::NotInvertible;
 use driftless_types::{Digest, ParamId, Version, index_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Remembers an unpublished step.
-pub(super) fn remember(binding: &SenderBinding, state: &mut DetectorState, found: &Found) {
-    let pending = state.unpublished.get_or_insert_with(|| empty(binding));
-    for (bits, detected) in pending.bits.iter_mut().zip(&found.detected) {
-        bits.insert_all(&detected.changes.indices);
-    }
-    pending.dense.extend(&found.dense);
-    pending.gates.extend_from_slice(&found.gates);
-    if found.knowledge == Knowledge::Nothing {
-        pending.knowledge = Knowledge::Nothing;
+/// The versions that the patch of a step leads between; `None` for a step that is not published.
+pub(super) type Span = Option<PatchSpan>;
+
+/// See [`Span`].
+#[derive(Clone, Copy)]
+pub(super) struct PatchSpan {
+    version: Version,
+    base: Version,
+    versions: u32,
+}
+
+/// Before the pass: whatever the next patch must carry beside its own step is in the pending set afterwards. May be
+/// done twice for one step: a set does not mind.
+pub(super) fn prepare(
+    shared: &Shared,
+    binding: &SenderBinding,
+    state: &mut DetectorState,
+    publish: Publish,
+) -> Span {
+    match publish {
+        Publish::Later => {
+            state.pending.get_or_insert_with(|| empty(binding));
+            None
+        }
+        Publish::Now { version, base, last } => {
+            let (base, versions) = carry_last_version(shared, binding, state, last).unwrap_or((base, 1));
+            Some(PatchSpan { version, base, versions })
+        }
     }
 }
 
@@ -31,91 +49,89 @@ fn empty(binding: &SenderBinding) -> Pending {
     Pending { bits, dense: BTreeSet::new(), knowledge: Knowledge::Changes, gates: Vec::new() }
 }
 
-/// Adds what was remembered of unpublished steps, and forgets it.
-pub(super) fn carry_unpublished(
+/// Makes the next patch right for replicas that do not serve the last version either, within the bounds of lagging.
+/// Beyond them, and after a patch that did not know what changed, such a replica is sent everything.
+fn carry_last_version(
     shared: &Shared,
     binding: &SenderBinding,
     state: &mut DetectorState,
-    found: &mut Found,
-) {
-    let Some(mut unpublished) = state.unpublished.take() else { return };
-    found.gates.append(&mut unpublished.gates);
-    if unpublished.knowledge == Knowledge::Nothing || too_dense(shared, &unpublished) {
-        found.knowledge = Knowledge::Nothing;
-    }
-    carry(binding, found, &unpublished);
-}
-
-/// The patch of a version: what was found, and what the last version's patch carried if some replica needs that.
-pub(super) fn patch(
-    shared: &Shared,
-    binding: &SenderBinding,
-    found: &mut Found,
-    version: Version,
-    base: Version,
     last: LastVersion,
-) -> Patch {
-    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
-    let (mut since, mut versions) = (base, 1);
-    if let (LastVersion::Outstanding, Some(last)) = (last, binding.patch())
-        && carry_last_version(shared, binding, found, &last)
+) -> Option<(Version, u32)> {
+    let patch = binding.patch().filter(|_| last == LastVersion::Outstanding)?;
+    let listed: usize = patch.changes.iter().map(|changes| changes.indices.len()).sum();
+    if patch.knowledge == Knowledge::Nothing
+        || patch.versions > shared.options.max_lag_versions
+        || too_dense(shared, binding, listed as u64)
     {
-        (since, versions) = (last.base, last.versions + 1);
+        return None;
     }
-    let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
-    for detected in &found.detected {
-        let first = index_of(detected.first_cell.into());
-        cells[first..first + detected.cells.len()].copy_from_slice(&detected.cells);
-    }
-    let changes = found.detected.iter_mut().map(|detected| std::mem::take(&mut detected.changes)).collect();
-    let (dense, knowledge) = (std::mem::take(&mut found.dense), found.knowledge);
-    let kept = keep_whole(binding, plan, &dense);
-    Patch { version, base: since, cast: found.cast, changes, cells, dense, kept, knowledge, versions }
-}
-
-/// Makes a patch right for replicas that do not serve the last version either, within the bounds of lagging. Beyond
-/// them, and after a patch that did not know what changed, such a replica is sent everything.
-fn carry_last_version(shared: &Shared, binding: &SenderBinding, found: &mut Found, last: &Patch) -> bool {
-    if last.knowledge == Knowledge::Nothing || last.versions > shared.options.max_lag_versions {
-        return false;
-    }
-    let mut pending = empty(binding);
-    for (bits, changes) in pending.bits.iter_mut().zip(&last.changes) {
+    let pending = state.pending.get_or_insert_with(|| empty(binding));
+    for (bits, changes) in pending.bits.iter_mut().zip(&patch.changes) {
         bits.insert_all(&changes.indices);
     }
-    if too_dense(shared, &pending) {
-        return false;
-    }
-    pending.dense.clone_from(&last.dense);
-    carry(binding, found, &pending);
-    true
+    pending.dense.extend(&patch.dense);
+    Some((patch.base, patch.versions + 1))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
-fn too_dense(shared: &Shared, pending: &Pending) -> bool {
-    let (set, all) =
-        pending.bits.iter().fold((0, 0), |(set, all), bits| (set + bits.count(), all + bits.len()));
+fn too_dense(shared: &Shared, binding: &SenderBinding, set: u64) -> bool {
+    let all: usize = binding.memory.iter().map(|memory| memory.master.len()).sum();
     set as f64 > shared.options.max_pending_density * all as f64
 }
 
-fn carry(binding: &SenderBinding, found: &mut Found, pending: &Pending) {
-    for (index, bits) in pending.bits.iter().enumerate() {
-        if !bits.is_empty() {
-            let master = binding.memory[index].master.read();
-            let changes = &mut found.detected[index].changes;
-            *changes = union(changes, bits, &master, found.cast);
+/// After the pass: a published step becomes the patch, any other is remembered. Gives the gates to report.
+pub(super) fn conclude(
+    shared: &Shared,
+    binding: &SenderBinding,
+    state: &mut DetectorState,
+    found: Found,
+    span: Span,
+) -> Vec<NotInvertible> {
+    let Some(span) = span else {
+        return remember(shared, binding, state, found);
+    };
+    let mut found = found;
+    if let Some(mut carried) = state.pending.take() {
+        found.gates.append(&mut carried.gates);
+        found.dense.append(&mut carried.dense);
+        if carried.knowledge == Knowledge::Nothing {
+            found.knowledge = Knowledge::Nothing;
         }
     }
-    found.dense.extend(&pending.dense);
+    let gates = std::mem::take(&mut found.gates);
+    binding.keep(patch(shared, binding, found, span));
+    gates
 }
 
-/// New changes and remembered positions, ascending, with the bits that are there now.
-fn union(new: &Changes, bits: &Bitset, master: &[f32], cast: Cast) -> Changes {
-    let mut all = bits.clone();
-    all.insert_all(&new.indices);
-    let indices: Vec<u32> = all.indices().collect();
-    let values = indices.iter().map(|&index| cast.bits(master[index as usize])).collect();
-    Changes { indices, values }
+fn remember(
+    shared: &Shared,
+    binding: &SenderBinding,
+    state: &mut DetectorState,
+    found: Found,
+) -> Vec<NotInvertible> {
+    let pending = state.pending.get_or_insert_with(|| empty(binding));
+    pending.dense.extend(&found.dense);
+    pending.gates.extend_from_slice(&found.gates);
+    let set: u64 = pending.bits.iter().map(Bitset::count).sum();
+    if found.knowledge == Knowledge::Nothing || too_dense(shared, binding, set) {
+        pending.knowledge = Knowledge::Nothing;
+    }
+    found.gates
+}
+
+fn patch(shared: &Shared, binding: &SenderBinding, found: Found, span: PatchSpan) -> Patch {
+    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
+    let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
+    let mut changes: Vec<Changes> = Vec::with_capacity(found.detected.len());
+    for detected in found.detected {
+        let first = index_of(detected.first_cell.into());
+        cells[first..first + detected.cells.len()].copy_from_slice(&detected.cells);
+        changes.push(detected.changes);
+    }
+    let kept = keep_whole(binding, plan, &found.dense);
+    let PatchSpan { version, base, versions } = span;
+    let (dense, cast, knowledge) = (found.dense, found.cast, found.knowledge);
+    Patch { version, base, cast, changes, cells, dense, kept, knowledge, versions }
 }
 
 /// Copies the masters of the tensors that hold parameters which go whole: they must outlive the next step.

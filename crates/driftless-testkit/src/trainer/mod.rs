@@ -9,7 +9,7 @@ mod gradient;
 mod noise;
 
 use adamw::AdamW;
-use driftless_device::StateBuffer;
+use driftless_device::{StateBuffer, StepMask, WordBuffer};
 use driftless_layout::{
     Box2, LayoutError, Model, ModelConfig, ParamMeta, Piece, ReceiverPlan, RemapPlan, ServedDtypes,
 };
@@ -44,6 +44,10 @@ pub struct TensorState {
     pub exp_avg: StateBuffer,
     /// Second moments.
     pub exp_avg_sq: StateBuffer,
+    /// What the last step changed, as the optimizer saw it with both weights in registers.
+    pub mask: StepMask,
+    /// The BF16 weights before the last step, as a trainer's model holds them until it copies the masters over.
+    pub model: WordBuffer,
 }
 
 /// A trainer of the policy that a plan describes.
@@ -174,6 +178,8 @@ fn zeroed_memory(sender: &SenderPlan) -> Vec<TensorState> {
         master: zeros(elements),
         exp_avg: zeros(elements),
         exp_avg_sq: zeros(elements),
+        mask: StepMask::new(index_of(elements)),
+        model: WordBuffer::new(vec![0; index_of(elements)]),
     };
     sender.tensors.iter().map(|tensor| state(tensor.elements())).collect()
 }
@@ -181,8 +187,13 @@ fn zeroed_memory(sender: &SenderPlan) -> Vec<TensorState> {
 fn step_piece(adamw: &AdamW, gradient: &Gradient, piece: &Piece, state: &TensorState) {
     let (mut master, mut exp_avg, mut exp_avg_sq) =
         (state.master.write(), state.exp_avg.write(), state.exp_avg_sq.write());
+    let (mut model, mut mask) = (state.model.write(), state.mask.lock());
     for (i, (row, col)) in elements(piece) {
+        model[i] = cast(master[i]);
         adamw.step(&mut master[i], &mut exp_avg[i], &mut exp_avg_sq[i], gradient.at(row, col));
+        if cast(master[i]) != model[i] {
+            mask.insert(i);
+        }
     }
 }
 
