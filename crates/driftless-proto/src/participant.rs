@@ -135,6 +135,21 @@ enum State {
 }
 
 impl State {
+    /// The attempt that is open here.
+    const fn attempt(&self) -> Option<Fence> {
+        match self {
+            Self::Serving(_) => None,
+            Self::Receiving(fence, ..)
+            | Self::Checking(fence, _)
+            | Self::Staged(fence, _)
+            | Self::Scattering(fence, _)
+            | Self::Unwinding(fence, _)
+            | Self::Applied(fence, _)
+            | Self::Undoing(fence, _)
+            | Self::Sealing(fence) => Some(*fence),
+        }
+    }
+
     /// The last attempt that was committed here.
     const fn committed(&self) -> Option<Fence> {
         match self {
@@ -334,6 +349,8 @@ fn rollback(state: State, fence: Fence) -> (State, Vec<Command>) {
             (State::Undoing(mine, last), vec![Command::Undo(fence)])
         }
         State::Unwinding(mine, _) | State::Undoing(mine, _) if mine == fence => (state, Vec::new()),
+        // CM-10: repeated from before this attempt, which its lead began when everyone had acknowledged that one.
+        state if state.attempt().is_some_and(|open| fence < open) => (state, Vec::new()),
         // Nothing of it is here: it never began, or it was taken back already (CM-10).
         state => (state, vec![done]),
     }

@@ -24,6 +24,21 @@ fn cm1_cm2_cm3_cm4_cm10_hold_and_cm12_recovers_under_every_fault() {
 }
 
 #[test]
+fn cm10_cm11_cm12_hold_where_links_lose_and_repeat_words() {
+    let reports = sweep(70_000..73_000, SimOptions::lossy);
+    let faults: u64 = reports.iter().map(|report| report.faults).sum();
+    assert!(faults > 20_000, "{faults} faults");
+    let links = sweep(80_000..81_000, |seed| SimOptions::lossy(seed).with_faults(FaultKind::LINKS));
+    assert!(links.iter().any(|report| report.attempts > report.commits));
+}
+
+#[test]
+fn cm12_recovers_with_up_to_16_senders_and_16_receivers() {
+    let reports = sweep(90_000..90_400, SimOptions::large);
+    assert!(reports.iter().any(|report| report.faults > 20));
+}
+
+#[test]
 fn cm5_older_leads_and_coordinators_are_never_obeyed() {
     let kinds = [FaultKind::KillLead, FaultKind::KillCoordinator];
     let reports = sweep(10_000..10_800, |seed| SimOptions::stormy(seed).with_faults(kinds));
@@ -82,6 +97,13 @@ fn the_same_seed_gives_the_same_trace() {
     for (digest, seed) in digests {
         assert_eq!(one(seed).trace_digest, digest);
     }
+}
+
+#[test]
+fn cm12_can_fail_a_word_that_is_never_said_again_is_found() {
+    let options = |seed| SimOptions::lossy(seed).with_faults(FaultKind::LINKS);
+    let breaches = caught_in(options, Sabotage::SayOnce);
+    assert!(breaches.contains_key("CM-12") || breaches.contains_key("CM-11"));
 }
 
 /// Which promises a planted defect breaks, with how many of the seeds.

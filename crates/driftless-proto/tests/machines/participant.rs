@@ -124,8 +124,11 @@ fn cm3_a_rollback_in_the_middle_of_a_scatter_waits_for_it_and_takes_it_back() {
         bench.hears(FromLead::Decide(fence, Decision::Rollback));
         bench.hears(FromLead::Decide(fence, Decision::Rollback));
         assert_eq!(bench.took(), []);
+        // What the scatter found is told all the same: the next attempt repairs it.
+        let found = result.clone().err().map(|root| ParticipantCommand::Tell(ToLead::Failed(fence, root)));
         bench.on(ParticipantEvent::Scattered(fence, result));
-        assert_eq!(bench.took(), [ParticipantCommand::Undo(fence)]);
+        let undo: Vec<_> = [ParticipantCommand::Undo(fence)].into_iter().chain(found).collect();
+        assert_eq!(bench.took(), undo);
         bench.on(ParticipantEvent::Undone(fence));
         assert_eq!(bench.took(), [ParticipantCommand::Discard(fence), done(fence, Decision::Rollback)]);
         assert_eq!(bench.participant.phase(), Phase::Serving(None));
@@ -266,4 +269,14 @@ fn cm10_an_older_commit_that_comes_again_is_acknowledged_and_changes_nothing() {
     assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Applied(new)));
     let unknown = ParticipantEvent::Lead(LEAD, FromLead::Decide(fence(1, 3, 2), Decision::Commit));
     assert!(restored(Some(old), None).try_on(unknown).is_err(), "a commit of what was never applied");
+}
+
+#[test]
+fn cm10_an_older_rollback_that_comes_again_is_no_word_about_the_open_attempt() {
+    let new = fence(1, 2, 1);
+    for mut bench in [Bench::receiving(new), Bench::staged(new), Bench::applied(new)] {
+        let before = bench.participant.clone();
+        bench.hears(FromLead::Decide(fence(1, 1, 1), Decision::Rollback));
+        assert_eq!((bench.took(), bench.participant), (vec![], before));
+    }
 }

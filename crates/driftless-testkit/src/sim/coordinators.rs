@@ -5,7 +5,9 @@ use super::check::Breach;
 use super::message::{Actor, Address, Message};
 use super::options::{FaultKind, Sabotage};
 use super::world::World;
-use driftless_proto::{Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, LeadEvent};
+use driftless_proto::{
+    Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, LeadEvent, TimerKind,
+};
 use driftless_types::{Epoch, PlanDigest, ReceiverId, RunId};
 use std::time::Duration;
 
@@ -64,6 +66,9 @@ impl World {
                 self.abort_transfers(fence);
                 self.say(me, lead(replica), Message::ToLead(LeadEvent::Abort(fence, cause)));
                 self.tell_senders(me, &Message::Abort(fence, replica));
+            }
+            CoordinatorCommand::ArmTimer { id, .. }
+                if self.options.sabotage == Sabotage::SayOnce && matches!(id.kind, TimerKind::Attempt(_)) => {
             }
             CoordinatorCommand::ArmTimer { id, after } => {
                 if self.options.sabotage != Sabotage::NeverRetry {

@@ -72,6 +72,8 @@ pub(super) enum Happening {
     Restart(Actor),
     StepDone(SenderId, Version),
     VersionDeadline(Version),
+    /// Every member says where it stands, because what it said before may be lost.
+    KeepAlive,
 }
 
 impl fmt::Display for Address {
@@ -101,6 +103,7 @@ impl fmt::Display for Happening {
             Self::HookReturned(replica) => write!(f, "a hook of replica {replica} returned"),
             Self::Restart(actor) => write!(f, "{actor} restarts"),
             Self::StepDone(sender, version) => write!(f, "trainer/{sender} step_done({version})"),
+            Self::KeepAlive => f.write_str("everyone says where it stands"),
             Self::VersionDeadline(version) => write!(f, "the deadline of version {version} passed"),
         }
     }

@@ -30,10 +30,14 @@ pub enum FaultKind {
     ScatterStalls,
     /// A tensor's old bits are wrong: its digest differs until it is sent whole.
     DigestMismatch,
+    /// A word between two members is lost.
+    LoseWord,
+    /// A word between two members comes a second time, up to some seconds later and out of order.
+    RepeatWord,
 }
 
 impl FaultKind {
-    /// Every kind.
+    /// Every kind that hits an actor, a transfer or a hook.
     pub const ALL: [Self; 12] = [
         Self::KillSender,
         Self::KillReceiver,
@@ -48,6 +52,8 @@ impl FaultKind {
         Self::ScatterStalls,
         Self::DigestMismatch,
     ];
+    /// Every kind that hits a link between members. Members then say where they stand at every keep-alive.
+    pub const LINKS: [Self; 2] = [Self::LoseWord, Self::RepeatWord];
 }
 
 /// A defect planted into the shell around one machine, to prove that the checks find it.
@@ -80,6 +86,8 @@ pub enum Sabotage {
     NeverResume,
     /// A sender posts one byte more than its records announced.
     PostAnotherSize,
+    /// No member says anything a second time: no keep-alive, and the deadline of an attempt never passes.
+    SayOnce,
 }
 
 /// The shape of a cluster, its faults and its patience.
@@ -151,6 +159,24 @@ impl SimOptions {
             version_deadline_ms: u64::from(count(60)) * 500,
             ..calm
         }
+    }
+
+    /// A stormy cluster whose links lose and repeat words as well.
+    #[must_use]
+    pub fn lossy(seed: u64) -> Self {
+        let stormy = Self::stormy(seed);
+        let faults = stormy.faults.into_iter().chain(FaultKind::LINKS).collect();
+        Self { faults, fault_budget: 3 * stormy.fault_budget, ..stormy }
+    }
+
+    /// A lossy cluster of up to 16 senders and up to 16 receivers.
+    #[must_use]
+    pub fn large(seed: u64) -> Self {
+        let mut rng = Rng::new(seed ^ 0x1a46_e000);
+        let mut count = |most: u32| 1 + u32::try_from(rng.next() % u64::from(most)).unwrap_or_default();
+        let (senders, replicas) = (count(16), count(4));
+        let receivers = count(16 / replicas);
+        Self { senders, replicas, receivers, versions: 2, ..Self::lossy(seed) }
     }
 
     /// The same cluster with these faults alone.

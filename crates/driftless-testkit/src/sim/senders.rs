@@ -40,7 +40,7 @@ impl World {
         self.announce_sender(id);
     }
 
-    fn announce_sender(&mut self, id: SenderId) {
+    pub(super) fn announce_sender(&mut self, id: SenderId) {
         let Some(me) = self.address(Actor::Sender(id)) else { return };
         let patch = self.senders.get(&id).and_then(|slot| slot.patch);
         let word = Message::ToCoordinator(CoordinatorEvent::SenderReady(id, patch));
@@ -113,6 +113,9 @@ impl World {
             return Ok(()); // CM-5
         }
         actor.promised = fence.epoch;
+        if actor.exchanges.get(&replica).is_some_and(|(open, _)| fence <= *open) {
+            return Ok(()); // CM-10: it was begun here before
+        }
         let older = actor.exchanges.remove(&replica);
         let held = slot.patch.filter(|&held| held == fence.version);
         if let Some((older, _)) = older {

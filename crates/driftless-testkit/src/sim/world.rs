@@ -5,11 +5,11 @@ use super::actors::{CoordinatorSlot, Cut, ReceiverSlot, ReplicaSlot, SenderSlot,
 use super::binding::Binding;
 use super::check::{Breach, Checks};
 use super::message::{Actor, Address, Happening, Message};
-use super::options::{FaultKind, Missing, SimOptions};
+use super::options::{FaultKind, Missing, Sabotage, SimOptions};
 use super::rng::Rng;
 use super::trace::Trace;
 use super::transport::Transport;
-use driftless_proto::{CoordinatorEvent, Engine, ReplicaOutcome};
+use driftless_proto::{CoordinatorEvent, Engine, LeadEvent, ReplicaOutcome};
 use driftless_types::{Member, ReceiverId, ReplicaId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,6 +21,10 @@ const ATTEMPT_BOUND_MS: u64 = 20_000;
 /// How long something takes that was chosen to miss its deadline.
 pub(super) const STALL_MS: u64 = 6_000;
 const LONGEST_DOWN_MS: u64 = 1_500;
+/// How long a repeated word may come after the first.
+const LATEST_REPEAT_MS: u64 = 4_000;
+/// How often members say where they stand, where words may be lost.
+const KEEP_ALIVE_MS: u64 = 500;
 
 #[derive(Debug)]
 pub(super) struct World {
@@ -127,6 +131,10 @@ impl World {
             let after_ms = self.rng.between(0, 50);
             self.after(after_ms, Happening::Restart(actor));
         }
+        let may_lose = self.options.faults.contains(&FaultKind::LoseWord);
+        if may_lose && self.options.sabotage != Sabotage::SayOnce {
+            self.after(KEEP_ALIVE_MS, Happening::KeepAlive);
+        }
         self.publish(Version(1));
     }
 
@@ -145,6 +153,7 @@ impl World {
             }
             Happening::Restart(actor) => self.restart(actor),
             Happening::StepDone(sender, version) => self.step_done(sender, version),
+            Happening::KeepAlive => self.keep_alive(),
             Happening::VersionDeadline(version) => {
                 self.version_ended(version);
                 Ok(())
@@ -182,13 +191,39 @@ impl World {
     /// A word over a link: in order for one pair of lives, lost if nobody lives there.
     pub(super) fn say(&mut self, from: Address, to: Actor, message: Message) {
         let Some(to) = self.address(to) else { return };
+        // Neither a mailbox within an actor nor a supervisor loses a word.
+        let is_local = from.actor == to.actor
+            || matches!(message, Message::ToCoordinator(CoordinatorEvent::MemberDown(_)));
+        if !is_local && self.fault(FaultKind::LoseWord) {
+            return;
+        }
         // What a supervisor says of a death comes before the next life's first word.
         let life = if to.actor == Actor::Coordinator { 0 } else { from.life };
         let delay_ms = if self.rng.one_in(20) { self.rng.between(20, 300) } else { self.rng.between(0, 12) };
         let last = self.links.entry((Address { life, ..from }, to)).or_default();
         let at_ms = (self.now_ms + delay_ms).max(*last);
         *last = at_ms;
+        if !is_local && self.fault(FaultKind::RepeatWord) {
+            let later_ms = self.rng.between(0, LATEST_REPEAT_MS);
+            self.at(at_ms + later_ms, Happening::Deliver(to, message.clone()));
+        }
         self.at(at_ms, Happening::Deliver(to, message));
+    }
+
+    /// Goes on until nothing else happens and everybody is where it should be.
+    fn keep_alive(&mut self) -> Result<(), Breach> {
+        if !self.queue.is_empty() || self.check_end().is_err() {
+            self.after(KEEP_ALIVE_MS, Happening::KeepAlive);
+        }
+        let senders: Vec<_> = self.senders.keys().copied().collect();
+        senders.into_iter().for_each(|id| self.announce_sender(id));
+        let receivers: Vec<_> = self.receivers.keys().copied().collect();
+        for id in receivers {
+            let Some(me) = self.address(Actor::Receiver(id)) else { continue };
+            self.say(me, Actor::Coordinator, Message::ToCoordinator(CoordinatorEvent::ReceiverUp(id)));
+            self.lead(id, LeadEvent::KeepAlive)?;
+        }
+        Ok(())
     }
 
     pub(super) fn after(&mut self, delay_ms: u64, happening: Happening) {
