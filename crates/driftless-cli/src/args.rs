@@ -32,6 +32,7 @@ Exit code: 0 every receiver identical at every version, 1 not identical,
 const DEMO_EXAMPLES: &str = "Examples:
   driftless demo
   driftless demo --versions 100 --rollout sglang:tp=2 --json -
+  driftless demo --chaos 7
 
 Exit code: 0 every receiver identical at every version, 1 not identical,
 2 bad input, 130 interrupted.";
@@ -142,6 +143,9 @@ pub(crate) struct DemoArgs {
     /// Seed of the weights and gradients: one seed, one policy, on any layout.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Kill, panic or fail some actor at every version; a seed gives the same faults again.
+    #[arg(long, value_name = "SEED")]
+    pub(crate) chaos: Option<u64>,
     /// How the trainer holds the policy.
     #[arg(long, value_name = "LAYOUT", default_value = "megatron:tp=2,pp=2,dp=2")]
     pub(crate) trainer: TrainerLayout,

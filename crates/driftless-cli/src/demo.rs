@@ -1,11 +1,12 @@
 //! `driftless demo`: a tiny policy trained in this process, and rollouts that follow it.
 
 use crate::args::DemoArgs;
+use crate::chaos::Chaos;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::run::run;
 use crate::source::StateSource;
-use driftless::{LayoutClaim, SourceBinding};
+use driftless::{LayoutClaim, NodeOptions, SourceBinding};
 use driftless_layout::ParamMeta;
 use driftless_numerics::{Family, StepParams};
 use driftless_testkit::{TinyTrainer, tiny_plan};
@@ -15,7 +16,9 @@ pub(crate) async fn demo(args: DemoArgs) -> Result<(), Failure> {
     args.run.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
     let plan = tiny_plan(&args.trainer, &args.rollouts)
         .map_err(|source| Failure::Layout { place: "the demo's policy".into(), source })?;
-    let source = TrainedSource { trainer: TinyTrainer::new(&plan, args.seed), versions: args.versions };
+    let chaos = args.chaos.map(|seed| Chaos::new(&plan, seed));
+    let source =
+        TrainedSource { trainer: TinyTrainer::new(&plan, args.seed), versions: args.versions, chaos };
     let console = Console::of_run(&args.run, source.versions().len());
     run(plan, Box::new(source), args.run, console).await
 }
@@ -24,6 +27,7 @@ pub(crate) async fn demo(args: DemoArgs) -> Result<(), Failure> {
 struct TrainedSource {
     trainer: TinyTrainer,
     versions: u64,
+    chaos: Option<Chaos>,
 }
 
 impl StateSource for TrainedSource {
@@ -45,6 +49,14 @@ impl StateSource for TrainedSource {
 
     fn layout_claim(&self) -> LayoutClaim {
         LayoutClaim::Proven
+    }
+
+    fn options(&self) -> NodeOptions {
+        self.chaos.as_ref().map_or_else(NodeOptions::default, Chaos::options)
+    }
+
+    fn disturb(&mut self) -> Option<String> {
+        self.chaos.as_mut().map(Chaos::strike)
     }
 
     fn memory(&self) -> Vec<Vec<SourceBinding>> {

@@ -5,6 +5,7 @@
 
 mod args;
 mod certify;
+mod chaos;
 mod console;
 mod demo;
 mod evaluations;

@@ -69,7 +69,7 @@ impl<'a> Session<'a> {
             DetectorArg::InStep => Detector::InStep,
         };
         let start = Version(source.start());
-        let options = NodeOptions { run: RUN, detector, ..NodeOptions::default() };
+        let options = NodeOptions { run: RUN, detector, ..source.options() };
         let node = Node::start(plan.clone(), options).await.map_err(runtime)?;
         let memory = TrainerMemory {
             ranks: source.memory(),
@@ -99,6 +99,9 @@ impl<'a> Session<'a> {
         let mut report = Report { plan_digest: self.plan.digest().to_string(), ..Report::default() };
         let mut trouble = None;
         for version in source.versions() {
+            if let Some(fault) = source.disturb() {
+                console.line(&fault);
+            }
             let outcome = self.sync(version, source, &console.activity()).await?;
             let digests = self.digests().await;
             let inspection = block_in_place(|| fleet.inspect(source))?;

@@ -1,7 +1,7 @@
 //! Where states come from: recorded files, or a trainer that runs in this process. Runs see no difference.
 
 use crate::failure::Failure;
-use driftless::{LayoutClaim, SourceBinding};
+use driftless::{LayoutClaim, NodeOptions, SourceBinding};
 use driftless_layout::ParamMeta;
 use driftless_numerics::{Family, StepParams};
 
@@ -21,6 +21,16 @@ pub(crate) trait StateSource: Send + Sync {
 
     /// Whether rollouts prove at the start that they hold what the trainer holds.
     fn layout_claim(&self) -> LayoutClaim;
+
+    /// What its node is started with, but for the run and the detector.
+    fn options(&self) -> NodeOptions {
+        NodeOptions::default()
+    }
+
+    /// Arms a fault for the next version, and says which; `None` if none was.
+    fn disturb(&mut self) -> Option<String> {
+        None
+    }
 
     /// The ranks' memory: per sender of the plan, per source tensor.
     fn memory(&self) -> Vec<Vec<SourceBinding>>;

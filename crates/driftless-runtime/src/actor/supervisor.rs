@@ -185,6 +185,9 @@ impl SupervisorState {
             return None;
         }
         deaths.push_back(now);
-        Some(options.restart_back_off.saturating_mul(1 << earlier.min(10)))
+        let pause = options.restart_back_off.saturating_mul(1 << earlier.min(10));
+        // Jitter, so that those who died together do not come back together for ever: up to half as much again.
+        let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
+        Some(pause + pause.mul_f64(0.5 * (random % 1024) as f64 / 1024.0))
     }
 }
