@@ -1,6 +1,6 @@
 //! Why a batch did not move.
 
-use driftless_types::{Epoch, Fence, Member};
+use driftless_types::{Epoch, Fence, Member, Retry};
 use thiserror::Error;
 
 /// Why a batch did not move.
@@ -63,4 +63,29 @@ pub enum TransportError {
         /// The most that may be open.
         limit: usize,
     },
+    /// The connection broke while a batch moved.
+    #[error("the connection of {at} broke in the middle of a batch")]
+    Reset {
+        /// Whose connection.
+        at: Member,
+    },
+}
+
+impl TransportError {
+    /// What has to change before the bytes can move.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        match self {
+            // Room comes back when other exchanges end.
+            Self::OpenExchanges { .. } => Retry::SameAttempt,
+            Self::StaleEpoch { .. } => Retry::NewEpoch,
+            // The members hold different plans: no attempt makes them agree.
+            Self::ForeignFence { .. } => Retry::Never,
+            Self::Aborted { .. }
+            | Self::Over { .. }
+            | Self::SizeMismatch { .. }
+            | Self::EarlyBytes { .. }
+            | Self::Reset { .. } => Retry::NewAttempt,
+        }
+    }
 }

@@ -42,8 +42,10 @@
 mod batch;
 pub mod conformance;
 mod error;
+mod faulty;
 mod loopback;
 
 pub use batch::{Batch, Capabilities, Transfer, Transport};
 pub use error::TransportError;
+pub use faulty::{Fault, FaultPlan, Faulty};
 pub use loopback::{Loopback, LoopbackOptions};
