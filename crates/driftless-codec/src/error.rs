@@ -1,7 +1,7 @@
 //! What can be wrong with bytes that somebody else wrote.
 
 use crate::{CodecId, MAX_ELEMENTS, ValueMode};
-use driftless_types::{Digest, Dtype};
+use driftless_types::{Digest, Dtype, Retry};
 use thiserror::Error;
 
 /// Why bytes were refused. Nothing was taken from the input and nothing was changed.
@@ -146,4 +146,12 @@ pub enum CodecError {
         /// The elements of the block.
         elements: u64,
     },
+}
+
+impl CodecError {
+    /// Bytes that were refused once are refused again: they have to be sent anew.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        Retry::NewAttempt
+    }
 }

@@ -1,7 +1,7 @@
 //! What can be wrong with a call on a device: always the arguments, or a caller that changed its mind.
 
 use driftless_numerics::Cast;
-use driftless_types::ParamId;
+use driftless_types::{ParamId, Retry};
 
 /// Why a device did nothing, or stopped.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
@@ -55,4 +55,15 @@ pub enum DeviceError {
         /// What it should be.
         expected: String,
     },
+}
+
+impl DeviceError {
+    /// Work that was canceled can be done by the next attempt. What does not fit a plan or a rule never will.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        match self {
+            Self::Canceled => Retry::NewAttempt,
+            _ => Retry::Never,
+        }
+    }
 }

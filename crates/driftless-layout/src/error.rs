@@ -1,6 +1,6 @@
 //! What can be wrong with a config, a layout, or the two together (LY-4).
 
-use driftless_types::{Dtype, Fqn};
+use driftless_types::{Dtype, Fqn, Retry};
 use std::sync::Arc;
 
 /// Why no plan was made. Every variant names what was found and what was expected; nothing was changed.
@@ -122,4 +122,12 @@ pub enum LayoutError {
         /// The limit.
         limit: u64,
     },
+}
+
+impl LayoutError {
+    /// A model or a layout that is refused is refused until somebody changes it.
+    #[must_use]
+    pub const fn retry(&self) -> Retry {
+        Retry::Never
+    }
 }
