@@ -67,11 +67,16 @@ impl Rollout {
         Serving { run: self.shared.options.run, epoch, version }
     }
 
-    /// Waits until the replica serves `at_least` this version.
+    /// Waits until the replica serves `at_least` this version, or the node is stopped; gives what it serves then.
     pub async fn wait_for(&self, at_least: Version) -> Serving {
-        if let Some(replica) = self.binding() {
-            // The channel lives in the binding, which outlives every actor.
-            let _ = replica.serving().wait_for(|(_, version)| *version >= at_least).await;
+        let Some(replica) = self.binding() else { return self.version() };
+        let mut serving = replica.serving();
+        // The channel lives in the binding, which outlives every actor.
+        let reached = serving.wait_for(|(_, version)| *version >= at_least);
+        let stopped = self.shared.ledger.wait(|_| self.shared.is_stopped().then_some(()));
+        tokio::select! {
+            _ = reached => {}
+            () = stopped => {}
         }
         self.version()
     }

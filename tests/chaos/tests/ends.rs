@@ -47,6 +47,7 @@ async fn a_stopped_node_answers_everyone_who_waits() {
     fleet.node.stop().await;
     assert!(!sync.committed().await.is_committed_everywhere());
     assert!(matches!(fleet.trainer.step_done(guard, Version(2), params), Err(NodeError::Stopped)));
+    assert!(fleet.rollouts[0].wait_for(Version(9)).await.version < Version(9));
     assert!(started.elapsed() < Duration::from_secs(20));
 }
 

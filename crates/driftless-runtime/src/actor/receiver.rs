@@ -222,7 +222,10 @@ impl ReceiverState {
     }
 }
 
-/// Keeps what was checked for the scatter that follows.
+/// Keeps what was checked for the scatter that follows; a check that was overtaken by a newer attempt's is too late.
 async fn keep_staged(binding: &ReceiverBinding, staged: Staged) {
-    binding.token().await.staged = Some(staged);
+    let mut live = binding.token().await;
+    if live.staged.as_ref().is_none_or(|kept| kept.fence < staged.fence) {
+        live.staged = Some(staged);
+    }
 }

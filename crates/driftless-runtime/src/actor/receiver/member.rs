@@ -35,6 +35,8 @@ impl ReceiverState {
     ) -> Result<(), ActorProcessingErr> {
         let event = match message {
             ReceiverMsg::FromLead(incarnation, word) => ParticipantEvent::Lead(incarnation, word),
+            // Bytes of an attempt that this rank has left, which were under way when it did.
+            ReceiverMsg::Moved(fence, _) if !self.is_open(fence) => return Ok(()),
             ReceiverMsg::Moved(fence, outcome) => ParticipantEvent::Exchange(fence, self.arrived(outcome)),
             ReceiverMsg::Checked(fence, outcome) => ParticipantEvent::Checked(fence, outcome),
             ReceiverMsg::Scattered(fence, outcome) => ParticipantEvent::Scattered(fence, outcome),
@@ -60,6 +62,10 @@ impl ReceiverState {
             self.execute_member(me, command);
         }
         Ok(())
+    }
+
+    fn is_open(&self, fence: Fence) -> bool {
+        self.participant.as_ref().is_some_and(|participant| participant.phase() == Standing::Open(fence))
     }
 
     pub(super) fn time_exchange(
