@@ -19,6 +19,8 @@
 //! ```
 //!
 //! Nothing here reads a clock, does IO or allocates per element.
+//!
+#![doc = include_str!("../CERTIFICATE.md")]
 #![forbid(unsafe_code)]
 
 mod audit;

@@ -82,6 +82,19 @@ pub enum Moments {
 }
 
 impl Moments {
+    /// Every way of storing them.
+    pub const ALL: [Self; 3] = [Self::Fp32, Self::Bf16Nearest, Self::Bf16Stochastic];
+
+    /// The name in metadata.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Fp32 => "fp32",
+            Self::Bf16Nearest => "bf16",
+            Self::Bf16Stochastic => "bf16-stochastic",
+        }
+    }
+
     /// What storing them adds to the relative error of an update: one rounding of m, half of one of v.
     pub(crate) const fn error(self) -> f64 {
         match self {
@@ -92,6 +105,25 @@ impl Moments {
     }
 }
 
+impl fmt::Display for Moments {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Moments {
+    type Err = NumericsError;
+
+    /// A way of storing moments by its name.
+    ///
+    /// # Errors
+    /// [`NumericsError::UnknownMoments`] for any other name.
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::ALL.into_iter().find(|moments| moments.name() == name);
+        found.ok_or_else(|| NumericsError::UnknownMoments { found: name.to_owned() })
+    }
+}
+
 /// What is wrong with the description of a step.
 #[derive(thiserror::Error, Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -99,6 +131,12 @@ pub enum NumericsError {
     /// A family name that no version of this crate knows.
     #[error("unknown optimizer family {found:?}, expected auto or one of {}", Family::ALL.map(Family::name).join(", "))]
     UnknownFamily {
+        /// The name as it was given.
+        found: String,
+    },
+    /// A way of storing moments that no version of this crate inverts.
+    #[error("unknown moments {found:?}, expected one of {}", Moments::ALL.map(Moments::name).join(", "))]
+    UnknownMoments {
         /// The name as it was given.
         found: String,
     },
@@ -208,6 +246,15 @@ mod tests {
         }
         let error = "Muon".parse::<Optimizer>().unwrap_err().to_string();
         assert_eq!(error, "unknown optimizer \"Muon\", expected one of AdamW, Adam, SGD");
+    }
+
+    #[test]
+    fn moments_are_found_by_name() {
+        for moments in Moments::ALL {
+            assert_eq!(moments.to_string().parse(), Ok(moments));
+        }
+        let error = "fp8".parse::<Moments>().unwrap_err().to_string();
+        assert_eq!(error, "unknown moments \"fp8\", expected one of fp32, bf16, bf16-stochastic");
     }
 
     #[test]

@@ -17,7 +17,7 @@ mod sgd;
 
 pub use generate::{Generator, Seeded, special_elements};
 pub use order::{Forward, Order};
-pub use run::{Report, run};
+pub use run::{Report, run, run_families};
 pub use sgd::SgdOrder;
 
 use crate::{Family, FamilyRule, GroupStep, Hyperparameters, OptimizerFamily, Rule, is_fit};

@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{Family, GroupStep, Rule, is_fit};
 use driftless_types::{Fqn, index_of};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 /// Elements that are judged together.
 const LANES: usize = 64;
@@ -19,15 +19,15 @@ const GROUPS: u64 = 32;
 /// What a run found.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report {
-    /// Elements stepped, once per order: each was judged by the agnostic rule and by that of its own families.
+    /// Elements stepped, once per order: each was judged by the rule of every family that stands for the order.
     pub evaluations: u64,
     /// What the rule of each family did, in the order of [`Family::ALL`].
     pub families: Vec<(Family, Tally)>,
 }
 
 impl Report {
-    fn new() -> Self {
-        Self { evaluations: 0, families: Family::ALL.map(|family| (family, Tally::default())).into() }
+    fn new(families: &[Family]) -> Self {
+        Self { evaluations: 0, families: families.iter().map(|&family| (family, Tally::default())).collect() }
     }
 
     /// Changed elements that some rule certified unchanged: must be zero.
@@ -50,17 +50,71 @@ impl Report {
     }
 }
 
-/// Steps and judges at least that many elements: bulk, adversarial and special ones by turns, in every order. It works
-/// on all cores; `progress` is told now and then, by any of them, how many are done. A canceled run reports what it
-/// did; it is not reproducible.
+/// What one worker found, however long it runs.
+struct Share {
+    report: Report,
+    /// Per family, the batch of its first miss.
+    miss_batches: Vec<u64>,
+}
+
+impl Share {
+    fn new(families: &[Family]) -> Self {
+        Self { report: Report::new(families), miss_batches: vec![u64::MAX; families.len()] }
+    }
+
+    /// Adds a batch; a worker takes them in ascending order.
+    fn add(&mut self, batch: u64, report: Report) {
+        for (first, (_, tally)) in self.miss_batches.iter_mut().zip(&report.families) {
+            if tally.first_miss.is_some() {
+                *first = batch.min(*first);
+            }
+        }
+        self.report.merge(report);
+    }
+
+    /// Both together: the first miss is the same on any number of cores.
+    fn join(mut self, mut other: Self) -> Self {
+        for (index, first) in self.miss_batches.iter_mut().enumerate() {
+            if other.miss_batches[index] < *first {
+                *first = other.miss_batches[index];
+                let [mine, theirs] = [&mut self.report, &mut other.report];
+                std::mem::swap(
+                    &mut mine.families[index].1.first_miss,
+                    &mut theirs.families[index].1.first_miss,
+                );
+            }
+        }
+        self.report.merge(other.report);
+        self
+    }
+}
+
+/// Steps and judges at least that many elements, by the rules of all families: see [`run_families`].
 #[must_use]
 pub fn run(evaluations: u64, seed: u64, progress: &(dyn Fn(u64) + Sync), cancel: &AtomicBool) -> Report {
-    let work = Work::new(seed);
+    run_families(&Family::ALL, evaluations, seed, progress, cancel)
+}
+
+/// Steps and judges at least that many elements: bulk, adversarial and special ones by turns, in every order that some
+/// of the families stands for. It works on all cores, in memory that does not grow; `progress` is told now and then, by
+/// any of them, how many are done. A canceled run reports what it did; it is not reproducible.
+#[must_use]
+pub fn run_families(
+    families: &[Family],
+    evaluations: u64,
+    seed: u64,
+    progress: &(dyn Fn(u64) + Sync),
+    cancel: &AtomicBool,
+) -> Report {
+    let work = Work::new(families, seed);
     let (next, done) = (AtomicU64::new(0), AtomicU64::new(0));
-    let batches = evaluations.div_ceil(work.evaluations_per_batch());
-    let finished = Mutex::new(Vec::new());
+    let batches = match work.evaluations_per_batch() {
+        0 => 0, // no families, no orders
+        per_batch => evaluations.div_ceil(per_batch),
+    };
+    let finished = Mutex::new(Share::new(&work.families));
     let worker = || {
-        let mut reports = Vec::new();
+        let mut share = Share::new(&work.families);
         while !cancel.load(Ordering::Relaxed) {
             let batch = next.fetch_add(1, Ordering::Relaxed);
             if batch >= batches {
@@ -68,24 +122,22 @@ pub fn run(evaluations: u64, seed: u64, progress: &(dyn Fn(u64) + Sync), cancel:
             }
             let report = work.batch(batch);
             progress(done.fetch_add(report.evaluations, Ordering::Relaxed) + report.evaluations);
-            reports.push((batch, report));
+            share.add(batch, report);
         }
-        finished.lock().unwrap_or_else(std::sync::PoisonError::into_inner).append(&mut reports);
+        let mut finished = finished.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = std::mem::replace(&mut *finished, Share::new(&work.families));
+        *finished = others.join(share);
     };
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| (0..workers).for_each(|_| drop(scope.spawn(worker))));
-    let mut reports = finished.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    // In order, so that the first miss is the same on any number of cores.
-    reports.sort_by_key(|(batch, _)| *batch);
-    reports.into_iter().fold(Report::new(), |mut total, (_, report)| {
-        total.merge(report);
-        total
-    })
+    finished.into_inner().unwrap_or_else(PoisonError::into_inner).report
 }
 
 /// Everything that batches share.
 struct Work {
     seed: u64,
+    /// In the order of [`Family::ALL`].
+    families: Vec<Family>,
     cases: Vec<Case>,
     /// Steps for special values.
     special_cases: Vec<Case>,
@@ -100,25 +152,26 @@ struct Case {
 
 /// A family's rule of a step.
 struct Judge {
-    /// Its place in [`Family::ALL`].
+    /// Its place among the families.
     place: usize,
     rule: Rule,
     audited: Rule,
 }
 
 impl Case {
-    fn new(step: GroupStep) -> Self {
+    fn new(families: &[Family], step: GroupStep) -> Self {
+        let stands_for = |family: Family, order: &Order| Order::of(family).contains(order);
         let judges = |order: Order| {
-            let of_order = Family::ALL.into_iter().enumerate();
-            let of_order = of_order.filter(|(_, family)| Order::of(*family).contains(&order));
-            let judge = |(place, family)| {
+            let judge = |(place, &family): (usize, &Family)| {
                 // A step that a family's gates refuse is sent whole.
                 let rule = Rule::new(&Fqn::from("conformance"), family, &step).ok()?;
                 Some(Judge { place, audited: rule.clone().with_audited_masters(), rule })
             };
+            let of_order = families.iter().enumerate().filter(|(_, family)| stands_for(**family, &order));
             of_order.filter_map(judge).collect()
         };
-        let orders = Order::ALL.map(|order| (Forward::new(order, &step), judges(order))).into();
+        let orders = Order::ALL.into_iter().filter(|order| families.iter().any(|&f| stands_for(f, order)));
+        let orders = orders.map(|order| (Forward::new(order, &step), judges(order))).collect();
         Self { step, orders }
     }
 }
@@ -141,14 +194,16 @@ impl Group {
 }
 
 impl Work {
-    fn new(seed: u64) -> Self {
-        let cases = |steps: Vec<GroupStep>| steps.into_iter().map(Case::new).collect();
+    fn new(families: &[Family], seed: u64) -> Self {
+        let families: Vec<_> = Family::ALL.into_iter().filter(|family| families.contains(family)).collect();
+        let cases =
+            |steps: Vec<GroupStep>| steps.into_iter().map(|step| Case::new(&families, step)).collect();
         let (cases, special_cases) = (cases(settings()), cases(special_settings()));
-        Self { seed, cases, special_cases, special: special_elements().collect() }
+        Self { seed, cases, special_cases, special: special_elements().collect(), families }
     }
 
-    const fn evaluations_per_batch(&self) -> u64 {
-        GROUPS * (LANES * Order::ALL.len()) as u64
+    fn evaluations_per_batch(&self) -> u64 {
+        GROUPS * (LANES * self.cases.first().map_or(0, |case| case.orders.len())) as u64
     }
 
     /// Bulk, adversarial and special elements by turns.
@@ -160,7 +215,7 @@ impl Work {
         let case = &cases[index_of(turn % cases.len() as u64)];
         let mut generator = Generator::new(&case.step, seed);
         let mut random = Seeded::new(!seed);
-        let mut report = Report::new();
+        let mut report = Report::new(&self.families);
         for _ in 0..GROUPS {
             let elements = std::array::from_fn(|_| match kind {
                 0 => generator.bulk(),
@@ -225,12 +280,25 @@ mod tests {
 
     #[test]
     fn a_run_repeats_itself_on_any_number_of_cores() {
-        let work = Work::new(5);
-        let mut by_hand = Report::new();
+        let work = Work::new(&Family::ALL, 5);
+        let mut by_hand = Report::new(&Family::ALL);
         (0..4).for_each(|batch| by_hand.merge(work.batch(batch)));
         let report = run(3 * work.evaluations_per_batch() + 1, 5, &|_| (), &AtomicBool::new(false));
         assert_eq!(report, by_hand);
         assert_ne!(report, run(report.evaluations, 6, &|_| (), &AtomicBool::new(false)));
+    }
+
+    #[test]
+    fn a_run_of_some_families_takes_their_orders_alone() {
+        let families = [Family::DeepspeedCpu, Family::Torch];
+        let report = run_families(&families, 1, 5, &|_| (), &AtomicBool::new(false));
+        assert_eq!(report.evaluations, 4 * GROUPS * LANES as u64);
+        assert_eq!(
+            report.families.iter().map(|(family, _)| *family).collect::<Vec<_>>(),
+            [Family::Torch, Family::DeepspeedCpu]
+        );
+        assert_eq!(report.families[0].1.evaluated, 3 * report.families[1].1.evaluated);
+        assert_eq!(run_families(&[], 9, 5, &|_| (), &AtomicBool::new(false)).evaluations, 0);
     }
 
     #[test]
@@ -240,18 +308,22 @@ mod tests {
         assert!(report.evaluations > 0 && report.evaluations < 1_000_000, "{}", report.evaluations);
     }
 
-    /// A rule of another family among the judges is found out, and its first miss is told.
+    /// A rule of another family among the judges is found out, and its first miss is told: whoever took its batch.
     #[test]
     fn a_run_finds_a_wrong_rule() {
-        let mut work = Work::new(1);
+        let mut work = Work::new(&Family::ALL, 1);
         for case in &mut work.cases {
             let torch = case.orders[0].1.pop().expect("the rule of torch");
             assert_eq!(torch.rule.family(), Family::Torch);
             case.orders[7].1.push(torch);
         }
-        let mut report = Report::new();
+        let mut report = Report::new(&Family::ALL);
         (0..200).for_each(|batch| report.merge(work.batch(batch)));
         assert!(report.missed() > 10);
         assert!(report.first_miss().is_some_and(|miss| miss.contains("DeepspeedCpu")), "{report:?}");
+        let mut shares = [Share::new(&Family::ALL), Share::new(&Family::ALL)];
+        (0..200).for_each(|batch| shares[usize::from(batch % 3 == 0)].add(batch, work.batch(batch)));
+        let [one, other] = shares;
+        assert_eq!(one.join(other).report, report);
     }
 }
