@@ -1,10 +1,10 @@
 //! The command line.
 
 use crate::evaluations::Evaluations;
+use crate::family::FamilyArg;
 use crate::report::ReportTarget;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use driftless_layout::{RolloutLayout, TrainerLayout};
-use driftless_numerics::Family;
 use std::path::PathBuf;
 
 const LAYOUTS: &str = "Trainer layouts:
@@ -81,8 +81,12 @@ pub(crate) enum Command {
     /// DIR holds config.json (Hugging Face keys), policy-step-NNNN.safetensors (served weights) and
     /// trainer-step-NNNN.safetensors (per parameter the FP32 master under its name, .exp_avg, .exp_avg_sq, with AMSGrad
     /// also .max_exp_avg_sq; metadata step, lr, beta1, beta2, eps, weight_decay, and optionally optimizer, family,
-    /// amsgrad, no_decay_suffix, and `<key>@<parameter>` for a parameter's own value). The rollouts start from the
-    /// highest policy step below the first trainer step, and are compared with every later policy bit for bit.
+    /// moments, amsgrad, no_decay_suffix, and `<key>@<parameter>` for a parameter's own value). The rollouts start from
+    /// the highest policy step below the first trainer step, and are compared with every later policy bit for bit.
+    ///
+    /// The optimizer is AdamW, Adam (weight decay as L2, inside the moments) or SGD. SGD has a momentum buffer as
+    /// .exp_avg and no .exp_avg_sq, its metadata are step, lr, momentum, weight_decay; nesterov is refused. Moments are
+    /// fp32, or, stored as F32 all the same, bf16 or bf16-stochastic if they were rounded between steps.
     #[command(after_help = SYNC_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{SYNC_EXAMPLES}"))]
     Sync(SyncArgs),
     /// Plan who sends what to whom, from a model's config and the layouts alone.
@@ -99,13 +103,12 @@ pub(crate) enum Command {
     /// Check that no change of an optimizer is missed, on recorded steps or on generated elements.
     ///
     /// DIR holds *.safetensors, each one recorded step: F32 tensors of one shape named before and after (the masters),
-    /// exp_avg and exp_avg_sq (the moments after the step), with AMSGrad also max_exp_avg_sq; metadata step, lr, beta1,
-    /// beta2, eps, weight_decay, and optionally optimizer, family, amsgrad, maximize. A line per file says how many
-    /// elements changed, how many of these the rule missed (none, if the family is right), and how many unchanged ones it
-    /// would send (which only costs bytes).
+    /// exp_avg and exp_avg_sq (the moments after the step), with AMSGrad also max_exp_avg_sq, with SGD only exp_avg;
+    /// metadata as for sync. A line per file says how many elements changed, how many of these the rule missed (none, if
+    /// the family is right), and how many unchanged ones it would send (which only costs bytes).
     ///
-    /// With --evaluations no files are needed: plausible and adversarial elements are stepped in every order of operations
-    /// that trainers of the family use, for as long as you like.
+    /// With --evaluations no files are needed: plausible, adversarial and special elements are stepped in every order of
+    /// operations that trainers of the families use, for as long as you like.
     #[command(after_help = CERTIFY_EXAMPLES)]
     Certify(CertifyArgs),
 }
@@ -169,9 +172,9 @@ pub(crate) struct SyncArgs {
     /// How a rollout replica holds it; give it once per replica.
     #[arg(long = "rollout", value_name = "LAYOUT", required = true)]
     pub(crate) rollouts: Vec<RolloutLayout>,
-    /// The optimizer family, in place of the files' own: auto, agnostic, torch, ...
-    #[arg(long, value_name = "NAME")]
-    pub(crate) family: Option<Family>,
+    /// The optimizer family: agnostic, torch, ...; auto is the files' own, else agnostic.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) family: FamilyArg,
     /// The rest.
     #[command(flatten)]
     pub(crate) run: RunArgs,
@@ -215,15 +218,16 @@ pub(crate) struct CertifyArgs {
     /// The folder of the recorded steps.
     #[arg(value_name = "DIR")]
     pub(crate) dir: Option<PathBuf>,
-    /// How many generated elements to try, per family: 1e8, 100_000_000, ...
+    /// How many generated elements to step, at least, over all orders of operations: 1e8, 100_000_000, ...
     #[arg(long, value_name = "COUNT")]
     pub(crate) evaluations: Option<Evaluations>,
     /// Seed of the generated elements.
     #[arg(long, default_value_t = 1, conflicts_with = "dir")]
     pub(crate) seed: u64,
-    /// The optimizer family; give it once per family [default: the file's own, else agnostic].
+    /// The optimizer family; give it once per family [default: auto, the file's own or else agnostic; every family
+    /// with --evaluations].
     #[arg(long = "family", value_name = "NAME")]
-    pub(crate) families: Vec<Family>,
+    pub(crate) families: Vec<FamilyArg>,
     /// Write the report as JSON to FILE, or to standard output with `-`.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<ReportTarget>,

@@ -36,7 +36,8 @@ struct TensorText {
 
 #[derive(Debug, Serialize)]
 struct OptimizerText {
-    name: String,
+    name: &'static str,
+    moments: &'static str,
     family: String,
     amsgrad: bool,
     #[serde(flatten)]
@@ -129,7 +130,8 @@ impl OptimizerText {
     fn of(optimizer: &Optimizer) -> Self {
         let own = optimizer.params.overrides.iter();
         Self {
-            name: optimizer.name.clone(),
+            name: optimizer.kind().name(),
+            moments: optimizer.params.default.moments.name(),
             family: optimizer.params.family.to_string(),
             amsgrad: optimizer.amsgrad,
             group: GroupText::of(&optimizer.params.default),
@@ -216,7 +218,10 @@ impl Description {
             Self::TrainerState { optimizer, tensors } => {
                 let mut lines = vec![
                     format!("trainer state, {}", counted(tensors.len(), "tensor")),
-                    format!("{}, family {}, amsgrad {}", optimizer.name, optimizer.family, optimizer.amsgrad),
+                    format!(
+                        "{}, family {}, moments {}, amsgrad {}",
+                        optimizer.name, optimizer.family, optimizer.moments, optimizer.amsgrad
+                    ),
                     optimizer.group.line(),
                 ];
                 lines.extend(own_lines(optimizer));

@@ -10,6 +10,7 @@ mod console;
 mod demo;
 mod evaluations;
 mod failure;
+mod family;
 mod files;
 mod fleet;
 mod inspect;

@@ -3,6 +3,7 @@
 use crate::args::{DetectorArg, SyncArgs};
 use crate::console::{Activity, Console};
 use crate::failure::Failure;
+use crate::family::FamilyArg;
 use crate::files::{BadInput, Folder, RecordedStep, Slot};
 use crate::placement::Placement;
 use crate::plan;
@@ -38,7 +39,7 @@ fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
 /// Recorded states, laid out as the trainer would hold them in memory.
 struct FolderSource {
     folder: Folder,
-    family: Option<Family>,
+    family: FamilyArg,
     params: Vec<ParamMeta>,
     placement: Placement,
     memory: Vec<Vec<SourceBinding>>,
@@ -111,10 +112,8 @@ impl FolderSource {
 
     fn params_of(&self, recorded: &RecordedStep) -> StepParams {
         let params = recorded.state.optimizer().params.clone();
-        match self.family {
-            Some(family) => params.with_family(family),
-            None => params,
-        }
+        let family = self.family.or(params.family);
+        params.with_family(family)
     }
 }
 
@@ -152,7 +151,7 @@ impl StateSource for FolderSource {
         for param in &self.params {
             self.says("reading", version, param);
             // One slot at a time: the largest of them bounds what is held beside the trainer's memory.
-            for slot in Slot::ALL {
+            for &slot in recorded.state.slots() {
                 self.write(param, slot, &recorded.state.read(param, slot)?);
             }
         }

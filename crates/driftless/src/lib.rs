@@ -27,7 +27,9 @@ pub use driftless_runtime::layout::{
     SourceTensor, TrainerLayout,
 };
 pub use driftless_runtime::numerics::bf16;
-pub use driftless_runtime::numerics::{Family, GroupStep, Hyperparameters, NotInvertible, StepParams};
+pub use driftless_runtime::numerics::{
+    Family, GroupStep, Hyperparameters, Moments, NotInvertible, Optimizer, StepParams,
+};
 pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
 pub use driftless_runtime::types::{
     Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Version,

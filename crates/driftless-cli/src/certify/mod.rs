@@ -5,7 +5,6 @@
 
 mod generated;
 mod recorded;
-mod sweep;
 
 use crate::args::CertifyArgs;
 use crate::console::ratio;

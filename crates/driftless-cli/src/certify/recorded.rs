@@ -4,9 +4,10 @@ use super::{TallyReport, missed, summary};
 use crate::args::CertifyArgs;
 use crate::console::{Console, Lines};
 use crate::failure::Failure;
+use crate::family::FamilyArg;
 use crate::files::{StepElements, StepFile};
 use driftless_numerics::conformance::Tally;
-use driftless_numerics::{Family, NotInvertible, Rule, check_gates};
+use driftless_numerics::{Family, MasterAudit, NotInvertible, Rule, check_gates};
 use driftless_types::Fqn;
 use indicatif::HumanCount;
 use serde::Serialize;
@@ -60,8 +61,9 @@ pub(super) fn certify(dir: &Path, args: &CertifyArgs, cancel: &AtomicBool) -> Re
 }
 
 /// Those of the command line, or else the file's own.
-fn families(file: &StepFile, named: &[Family]) -> Vec<Family> {
-    if named.is_empty() { vec![file.optimizer().params.family] } else { named.to_vec() }
+fn families(file: &StepFile, named: &[FamilyArg]) -> Vec<Family> {
+    let named = if named.is_empty() { &[FamilyArg::Auto] } else { named };
+    named.iter().map(|family| family.or(file.optimizer().params.family)).collect()
 }
 
 /// What a sync would have sent of the recorded step, against what changed in it.
@@ -79,6 +81,8 @@ fn open_rule(file: &StepFile, elements: &StepElements, family: Family) -> Result
     let mut moments = elements.exp_avg.iter().zip(&elements.exp_avg_sq);
     match moments.find(|(m, v)| !rule.update_within_bound(**m, **v)) {
         Some((m, v)) => Err(rule.gate_bound(&group, rule.update(*m, *v))),
+        // What a trainer's pass over the masters before the step would have found.
+        None if MasterAudit::of(&elements.before) == MasterAudit::Fit => Ok(rule.with_audited_masters()),
         None => Ok(rule),
     }
 }

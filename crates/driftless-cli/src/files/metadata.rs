@@ -1,25 +1,39 @@
 //! The metadata strings of a trainer state: what the optimizer did in the recorded step.
 
 use super::BadInput;
-use driftless_numerics::{Family, GroupStep, Hyperparameters, StepParams};
+use driftless_numerics::{Family, GroupStep, Hyperparameters, Optimizer as Kind, StepParams};
 use driftless_types::Fqn;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::str::FromStr;
 
 /// Keys that a parameter may have a value of its own for, as `<key>@<FQN>`; the defaults of all are required.
-const GROUP_KEYS: [&str; 6] = ["step", "lr", "beta1", "beta2", "eps", "weight_decay"];
+const fn group_keys(kind: Kind) -> &'static [&'static str] {
+    match kind {
+        Kind::AdamW | Kind::Adam => &["step", "lr", "beta1", "beta2", "eps", "weight_decay"],
+        Kind::Sgd => &["step", "lr", "momentum", "weight_decay"],
+    }
+}
+
+/// The numbers of an optimizer with their keys. SGD's momentum takes the place of the first beta; it has no second one
+/// and no epsilon.
+fn numbers(kind: Kind, hyper: &mut Hyperparameters) -> Vec<(&'static str, &mut f64)> {
+    let Hyperparameters { lr, beta1, beta2, eps, weight_decay } = hyper;
+    let values = match kind {
+        Kind::AdamW | Kind::Adam => vec![lr, beta1, beta2, eps, weight_decay],
+        Kind::Sgd => vec![lr, beta1, weight_decay],
+    };
+    group_keys(kind)[1..].iter().copied().zip(values).collect()
+}
 
 /// The optimizer of a trainer state, and the step it took.
 #[derive(Clone, Debug)]
 pub(crate) struct Optimizer {
-    /// `AdamW` or `Adam`.
-    pub(crate) name: String,
     /// Whether `.max_exp_avg_sq` takes the place of `.exp_avg_sq` in the update.
     pub(crate) amsgrad: bool,
     /// Parameters whose name ends with this have no decay, unless they have a decay of their own.
     pub(crate) no_decay_suffix: Option<String>,
-    /// The step of every parameter group, under the family that the file names.
+    /// The step of every parameter group by the file's optimizer, under the family that the file names.
     pub(crate) params: StepParams,
 }
 
@@ -30,28 +44,36 @@ impl Optimizer {
         metadata: &BTreeMap<String, String>,
         names: &BTreeSet<&str>,
     ) -> Result<Self, BadInput> {
-        let keys = Keys { path, metadata };
-        let name = keys.optional::<String>("optimizer", "a name")?.unwrap_or_else(|| "AdamW".to_owned());
-        if name != "AdamW" && name != "Adam" {
-            return Err(BadInput::file(path, format!("`{name}`"), "AdamW or Adam").key("optimizer"));
+        let mut keys = Keys { path, metadata, kind: Kind::AdamW };
+        keys.kind = keys.optional("optimizer", "AdamW, Adam or SGD")?.unwrap_or_default();
+        if keys.flag("nesterov")? {
+            return Err(keys.wrong(
+                "nesterov",
+                "true",
+                "momentum without Nesterov, whose buffer is its update",
+            ));
         }
+        let moments = keys.optional("moments", "fp32, bf16 or bf16-stochastic")?.unwrap_or_default();
         let family = keys.optional("family", "the name of an optimizer family")?.unwrap_or(Family::Agnostic);
-        let amsgrad = keys.flag("amsgrad")?;
+        // SGD has no second moment, and so no maximum of it.
+        let amsgrad = keys.flag("amsgrad")? && keys.kind != Kind::Sgd;
         // The sign is in the first moment already: nothing depends on it but its spelling.
         keys.flag("maximize")?;
         // Every name ends with nothing: an empty suffix means none.
         let no_decay_suffix =
             keys.optional::<String>("no_decay_suffix", "the end of a name")?.filter(|s| !s.is_empty());
-        let mut optimizer = Self {
-            name,
-            amsgrad,
-            no_decay_suffix,
-            params: StepParams::new(0, keys.hyperparameters()?).with_family(family),
-        };
-        optimizer.params.default.step = keys.required("step", "a step number")?;
+        let hyper = keys.hyperparameters()?;
+        let step = GroupStep::new(keys.required("step", "a step number")?, hyper);
+        let default = step.with_optimizer(keys.kind).with_moments(moments);
+        let params = StepParams { family, default, overrides: BTreeMap::new() };
+        let mut optimizer = Self { amsgrad, no_decay_suffix, params };
         optimizer.add_overrides(&keys, names)?;
-        optimizer.fold_coupled_decay();
         Ok(optimizer)
+    }
+
+    /// Which optimizer it is.
+    pub(crate) const fn kind(&self) -> Kind {
+        self.params.default.optimizer
     }
 
     /// The step number after the recorded step.
@@ -77,24 +99,10 @@ impl Optimizer {
             group.hyper.weight_decay = 0.0;
         }
         group.step = keys.optional(&format!("step@{name}"), "a step number")?.unwrap_or(group.step);
-        let hyper = &mut group.hyper;
-        let values =
-            [&mut hyper.lr, &mut hyper.beta1, &mut hyper.beta2, &mut hyper.eps, &mut hyper.weight_decay];
-        for (key, value) in GROUP_KEYS[1..].iter().zip(values) {
+        for (key, value) in numbers(self.kind(), &mut group.hyper) {
             *value = keys.optional_finite(&format!("{key}@{name}"))?.unwrap_or(*value);
         }
         Ok(group)
-    }
-
-    /// Adam's decay goes through the gradient: it is inside the moments already, and nothing is left to invert.
-    fn fold_coupled_decay(&mut self) {
-        if self.name != "Adam" {
-            return;
-        }
-        self.params.default.hyper.weight_decay = 0.0;
-        for group in self.params.overrides.values_mut() {
-            group.hyper.weight_decay = 0.0;
-        }
     }
 }
 
@@ -102,19 +110,16 @@ impl Optimizer {
 struct Keys<'a> {
     path: &'a Path,
     metadata: &'a BTreeMap<String, String>,
+    kind: Kind,
 }
 
 impl<'a> Keys<'a> {
     fn hyperparameters(&self) -> Result<Hyperparameters, BadInput> {
-        let value =
-            |key: &str| self.optional_finite(key)?.ok_or_else(|| self.missing(key, "a finite number"));
-        Ok(Hyperparameters {
-            lr: value("lr")?,
-            beta1: value("beta1")?,
-            beta2: value("beta2")?,
-            eps: value("eps")?,
-            weight_decay: value("weight_decay")?,
-        })
+        let mut hyper = Hyperparameters { lr: 0.0, beta1: 0.0, beta2: 0.0, eps: 0.0, weight_decay: 0.0 };
+        for (key, value) in numbers(self.kind, &mut hyper) {
+            *value = self.optional_finite(key)?.ok_or_else(|| self.missing(key, "a finite number"))?;
+        }
+        Ok(hyper)
     }
 
     /// The parameters named behind an `@`; a name that the model lacks, or a key that no group has, is an error.
@@ -123,8 +128,11 @@ impl<'a> Keys<'a> {
         for key in self.metadata.keys() {
             let Some((group_key, name)) = key.split_once('@') else { continue };
             let bad = |found: String, expected: String| BadInput::file(self.path, found, expected).key(key);
-            if !GROUP_KEYS.contains(&group_key) {
-                return Err(bad(format!("`{group_key}`"), format!("one of {}", GROUP_KEYS.join(", "))));
+            if !group_keys(self.kind).contains(&group_key) {
+                return Err(bad(
+                    format!("`{group_key}`"),
+                    format!("one of {}", group_keys(self.kind).join(", ")),
+                ));
             }
             let Some(known) = names.get(name) else {
                 return Err(bad(format!("parameter `{name}`"), "a parameter of the model".into()));
@@ -169,6 +177,6 @@ impl<'a> Keys<'a> {
     fn missing(&self, key: &str, expected: &str) -> BadInput {
         BadInput::file(self.path, "no such key", expected)
             .key(key)
-            .fix(format!("save the state with {} as metadata strings", GROUP_KEYS.join(", ")))
+            .fix(format!("save the state with {} as metadata strings", group_keys(self.kind).join(", ")))
     }
 }

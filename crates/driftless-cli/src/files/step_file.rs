@@ -2,14 +2,16 @@
 
 use super::tensor_file::shape_of;
 use super::{BadInput, Optimizer, TensorFile};
+use driftless_numerics::Optimizer as Kind;
 use safetensors::Dtype;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 const AFTER: &str = "after";
 const MAX_EXP_AVG_SQ: &str = "max_exp_avg_sq";
-/// What every file holds; AMSGrad adds one more.
-const SLOTS: [&str; 4] = [AFTER, "before", "exp_avg", "exp_avg_sq"];
+const BEFORE: &str = "before";
+const EXP_AVG: &str = "exp_avg";
+const EXP_AVG_SQ: &str = "exp_avg_sq";
 const EXTENSION: &str = "safetensors";
 
 /// An open step file.
@@ -24,9 +26,9 @@ pub(crate) struct StepElements {
     pub(crate) before: Vec<f32>,
     /// FP32 masters after it.
     pub(crate) after: Vec<f32>,
-    /// First moments after it.
+    /// First moments after it; the momentum buffer of SGD.
     pub(crate) exp_avg: Vec<f32>,
-    /// The second moments that the update divided by: the running maximum with AMSGrad.
+    /// The second moments that the update divided by: the running maximum with AMSGrad, zeros with SGD.
     pub(crate) exp_avg_sq: Vec<f32>,
 }
 
@@ -62,14 +64,21 @@ impl StepFile {
 
     /// Reads all elements.
     pub(crate) fn elements(&self) -> Result<StepElements, BadInput> {
-        let [after, before, exp_avg, exp_avg_sq] = SLOTS;
-        let squares = if self.optimizer.amsgrad { MAX_EXP_AVG_SQ } else { exp_avg_sq };
-        Ok(StepElements {
-            before: self.file.floats(before)?,
-            after: self.file.floats(after)?,
-            exp_avg: self.file.floats(exp_avg)?,
-            exp_avg_sq: self.file.floats(squares)?,
-        })
+        let exp_avg = self.file.floats(EXP_AVG)?;
+        let exp_avg_sq = match self.optimizer.kind() {
+            Kind::Sgd => vec![0.0; exp_avg.len()],
+            Kind::AdamW | Kind::Adam if self.optimizer.amsgrad => self.file.floats(MAX_EXP_AVG_SQ)?,
+            Kind::AdamW | Kind::Adam => self.file.floats(EXP_AVG_SQ)?,
+        };
+        let (before, after) = (self.file.floats(BEFORE)?, self.file.floats(AFTER)?);
+        Ok(StepElements { before, after, exp_avg, exp_avg_sq })
+    }
+
+    /// The tensors that a file of this optimizer holds.
+    fn slots(&self) -> Vec<&'static str> {
+        let second = (self.optimizer.kind() != Kind::Sgd).then_some(EXP_AVG_SQ);
+        let maximum = self.optimizer.amsgrad.then_some(MAX_EXP_AVG_SQ);
+        [AFTER, BEFORE, EXP_AVG].into_iter().chain(second).chain(maximum).collect()
     }
 
     fn check(&self) -> Result<(), BadInput> {
@@ -80,8 +89,7 @@ impl StepFile {
         let Some(after) = self.file.tensors().get(AFTER) else {
             return Err(bad("no such tensor".into(), "the FP32 masters after the step").tensor(AFTER));
         };
-        let amsgrad = self.optimizer.amsgrad.then_some(MAX_EXP_AVG_SQ);
-        let slots: Vec<_> = SLOTS.into_iter().chain(amsgrad).collect();
+        let slots = self.slots();
         for name in &slots {
             self.expect(name, &shape_of(after))?;
         }

@@ -3,6 +3,7 @@
 use super::tensor_file::shape_of;
 use super::{BadInput, Optimizer, TensorFile};
 use driftless_layout::ParamMeta;
+use driftless_numerics::Optimizer as Kind;
 use safetensors::Dtype;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,15 +23,10 @@ pub(crate) struct TrainerState {
 pub(crate) enum Slot {
     /// FP32 master weights after the step.
     Master,
-    /// The first moment after the step.
+    /// The first moment after the step; the momentum buffer of SGD.
     ExpAvg,
     /// The second moment that the update divided by: the running maximum with AMSGrad.
     ExpAvgSq,
-}
-
-impl Slot {
-    /// Every slot.
-    pub(crate) const ALL: [Self; 3] = [Self::Master, Self::ExpAvg, Self::ExpAvgSq];
 }
 
 impl TrainerState {
@@ -46,11 +42,19 @@ impl TrainerState {
         &self.optimizer
     }
 
+    /// What the file holds of each parameter.
+    pub(crate) const fn slots(&self) -> &'static [Slot] {
+        match self.optimizer.kind() {
+            Kind::AdamW | Kind::Adam => &[Slot::Master, Slot::ExpAvg, Slot::ExpAvgSq],
+            Kind::Sgd => &[Slot::Master, Slot::ExpAvg],
+        }
+    }
+
     /// Whether the file holds exactly the state of the model's parameters.
     pub(crate) fn check(&self, params: &[ParamMeta]) -> Result<(), BadInput> {
         let mut known = BTreeSet::new();
         for param in params {
-            for name in self.slots(param) {
+            for name in self.tensors_of(param) {
                 self.file.expect(&name, Dtype::F32, &param.shape)?;
                 known.insert(name);
             }
@@ -80,8 +84,13 @@ impl TrainerState {
         self.file.floats(&format!("{}{suffix}", param.fqn))
     }
 
-    fn slots(&self, param: &ParamMeta) -> Vec<String> {
-        let mut suffixes = vec!["", EXP_AVG, EXP_AVG_SQ];
+    fn tensors_of(&self, param: &ParamMeta) -> Vec<String> {
+        let suffix = |slot: &Slot| match slot {
+            Slot::Master => "",
+            Slot::ExpAvg => EXP_AVG,
+            Slot::ExpAvgSq => EXP_AVG_SQ,
+        };
+        let mut suffixes: Vec<_> = self.slots().iter().map(suffix).collect();
         suffixes.extend(self.optimizer.amsgrad.then_some(MAX_EXP_AVG_SQ));
         suffixes.into_iter().map(|suffix| format!("{}{suffix}", param.fqn)).collect()
     }

@@ -3,7 +3,9 @@
 mod bad_input;
 mod certify;
 mod commands;
+mod detectors;
 mod fixture;
 mod layouts;
+mod optimizers;
 mod plan;
 mod weights;
