@@ -112,6 +112,16 @@ pub enum LayoutError {
         /// Its name.
         fqn: Fqn,
     },
+    /// A tensor lies in memory in a way that is not supported, or that does not fit it.
+    #[error("tensor {tensor}: found {found}, expected {expected}")]
+    Strides {
+        /// The tensor.
+        tensor: String,
+        /// Its shape, strides or buffer.
+        found: String,
+        /// What would have been accepted.
+        expected: String,
+    },
     /// The plan would be larger than its numbers can count.
     #[error("the plan has {found} {what}, expected at most {limit}")]
     TooLarge {

@@ -13,6 +13,7 @@
 //! - **LY-2 (full cover).** Every receiver element, padding apart, is covered by exactly one fragment.
 //! - **LY-3 (one plan).** Both sides compute the same plan, and its digest says so.
 //! - **LY-4 (typed refusal).** Whatever does not fit is a [`LayoutError`] before a byte moves.
+//! - **LY-5 (strides are a view).** A binding with [`Strides`] changes where elements lie and nothing else.
 //!
 //! ```
 //! use driftless_layout::{Model, ModelConfig, RemapPlan, ServedDtypes};
@@ -45,6 +46,7 @@ mod model;
 mod plan;
 mod served;
 mod stages;
+mod strides;
 mod text;
 mod trainer;
 
@@ -58,4 +60,5 @@ pub use plan::{
     RemapPlan, ReplicaPlan, SenderPlan, SourceRun, SourceTensor, Spread,
 };
 pub use served::ServedDtypes;
+pub use strides::{SourceMemory, StridedDest, Strides};
 pub use trainer::{MegatronMesh, MegatronOptimizer, TrainerKind, TrainerLayout, ZeroGroups, ZeroStage};

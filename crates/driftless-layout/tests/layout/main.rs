@@ -9,6 +9,7 @@ mod plans;
 mod random;
 mod refusals;
 mod rules;
+mod strides;
 mod summary;
 mod texts;
 mod zero;
