@@ -81,7 +81,7 @@ impl<'a> Session<'a> {
         let mut rollouts = Vec::new();
         for (id, ranks) in (0..).map(ReplicaId).zip(fleet.live()) {
             let rollout = node
-                .attach_rollout(id, RolloutMemory { ranks, layout: source.layout_claim() }, start)
+                .attach_rollout(id, RolloutMemory::new(ranks, source.layout_claim()), start)
                 .await
                 .map_err(runtime)?;
             rollouts.push(rollout);

@@ -7,9 +7,9 @@ mod receiver;
 mod replica;
 mod sender;
 
-pub use receiver::{Live, ReceiverBinding, Staged};
+pub use receiver::{Live, LiveTensor, ReceiverBinding, Staged, TensorMemory};
 pub use replica::{Hook, HookError, ReplicaBinding};
 pub use sender::{
     DetectorState, FirstVersion, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding,
-    SnapshotState, SourceBinding, StepRequest,
+    SnapshotState, SourceBinding, StepRequest, plan_over,
 };

@@ -45,8 +45,14 @@ pub fn digest_sources(
 pub fn promised(shared: &Shared, receiver: &ReceiverPlan, version: Version) -> Option<Vec<Digest>> {
     let mut promised = vec![Digest::ZERO; receiver.tensors.len()];
     for sender in shared.plan.senders() {
-        let Some(edge) = sender.edges.iter().find(|edge| edge.receiver == receiver.id) else { continue };
-        let cells = shared.registry.sender(sender.id)?.cells_at(version)?;
+        if !sender.edges.iter().any(|edge| edge.receiver == receiver.id) {
+            continue;
+        }
+        let binding = shared.registry.sender(sender.id)?;
+        let cells = binding.cells_at(version)?;
+        // The cells of memory with strides are not the plan's.
+        let mut edges = binding.plan(&shared.plan).edges.iter();
+        let edge = edges.find(|edge| edge.receiver == receiver.id)?;
         for fragment in &edge.fragments {
             let bits: Digest = fragment.cells.iter().map(|&cell| cells[index_of(cell.into())]).sum();
             promised[index_of(fragment.dst_tensor.into())] += bits;

@@ -2,6 +2,7 @@
 
 use driftless_runtime::HostError;
 use driftless_runtime::device::DeviceError;
+use driftless_runtime::layout::LayoutError;
 use driftless_runtime::types::{Digest, ReplicaId, Version};
 use thiserror::Error;
 
@@ -45,6 +46,14 @@ pub enum NodeError {
         found: u64,
         /// The plan's.
         expected: u64,
+    },
+    /// The strides of a tensor are not supported, or do not fit it: the source names it.
+    #[error("{rank}: memory that the layout has no rule for")]
+    Strides {
+        /// The rank.
+        rank: String,
+        /// The tensor, and what was expected of it.
+        source: LayoutError,
     },
     /// What is in a rank's memory is not the version that it says, read through the layout that it claims.
     #[error(

@@ -20,11 +20,11 @@ pub use rollout::{LayoutClaim, Rollout, RolloutMemory, Serving};
 pub use sync::{Outcome, SyncHandle};
 pub use trainer::{StepGuard, Trainer, TrainerMemory};
 
-pub use driftless_runtime::binding::{HookError, SourceBinding};
+pub use driftless_runtime::binding::{HookError, SourceBinding, TensorMemory};
 pub use driftless_runtime::device::{Bitset, StateBuffer, StepMask, WordBuffer};
 pub use driftless_runtime::layout::{
     DestTensor, LayoutError, Model, ModelConfig, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
-    SourceTensor, TrainerLayout,
+    SourceTensor, Strides, TrainerLayout,
 };
 pub use driftless_runtime::numerics::bf16;
 pub use driftless_runtime::numerics::{
@@ -32,6 +32,6 @@ pub use driftless_runtime::numerics::{
 };
 pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
 pub use driftless_runtime::types::{
-    Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Version,
+    Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Shape, Version,
 };
 pub use driftless_runtime::{Detector, Failpoints, Fault, NodeOptions, Phase, Site, SyncReport};

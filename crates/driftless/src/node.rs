@@ -2,10 +2,11 @@
 
 use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
 use driftless_runtime::binding::{
-    DetectorState, FirstVersion, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState, SourceBinding,
+    DetectorState, FirstVersion, LiveTensor, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState,
+    SourceBinding, TensorMemory, plan_over,
 };
 use driftless_runtime::device::WordBuffer;
-use driftless_runtime::layout::{ReceiverPlan, RemapPlan, SenderPlan};
+use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, SenderPlan};
 use driftless_runtime::numerics::Cast;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Detector, Host, NodeOptions, Shared, probe};
@@ -136,10 +137,13 @@ fn length(rank: &str, tensor: &str, found: usize, expected: u64) -> Result<(), N
 fn check_sources(plan: &SenderPlan, rank: &[SourceBinding], detector: Detector) -> Result<(), NodeError> {
     count(&format!("tensors of trainer rank {}", plan.name), rank.len(), plan.tensors.len())?;
     for (tensor, memory) in plan.tensors.iter().zip(rank) {
+        // With strides it is the layout that says how long the masters must be.
+        let masters = memory.master.len() as u64;
+        let expected = if memory.strides.is_some() { masters } else { tensor.elements() };
         for (part, buffer) in
             [("master", &memory.master), ("exp_avg", &memory.exp_avg), ("exp_avg_sq", &memory.exp_avg_sq)]
         {
-            length(&plan.name, &format!("{} ({part})", tensor.name), buffer.len(), tensor.elements())?;
+            length(&plan.name, &format!("{} ({part})", tensor.name), buffer.len(), expected)?;
         }
         // What the detector reads beside the masters must be there: nothing counts as a buffer of no values.
         let (part, found) = match detector {
@@ -147,7 +151,7 @@ fn check_sources(plan: &SenderPlan, rank: &[SourceBinding], detector: Detector) 
             Detector::PreCopy => ("model", memory.model.as_ref().map_or(0, WordBuffer::len)),
             Detector::InStep => ("mask", memory.mask.as_ref().map_or(0, |mask| mask.lock().len())),
         };
-        length(&plan.name, &format!("{} ({part})", tensor.name), found, tensor.elements())?;
+        length(&plan.name, &format!("{} ({part})", tensor.name), found, expected)?;
     }
     Ok(())
 }
@@ -165,8 +169,10 @@ fn bind_trainer(shared: &Shared, memory: TrainerMemory) -> Result<Vec<SenderBind
     let (version, cast) = (memory.version, memory.family.cast());
     let mut bindings = Vec::new();
     for (plan, rank) in shared.plan.senders().iter().zip(memory.ranks) {
-        let cells = probe::digest_sources(shared, plan, &rank, cast)?;
-        let detector = detector_state(shared, plan, &rank, memory.steps_taken, cast);
+        let strides = |source| NodeError::Strides { rank: plan.name.clone(), source };
+        let plan = plan_over(plan, &rank).map_err(strides)?;
+        let cells = probe::digest_sources(shared, &plan, &rank, cast)?;
+        let detector = detector_state(shared, &plan, &rank, memory.steps_taken, cast);
         bindings.push(SenderBinding::new(plan, rank, detector, FirstVersion { version, cells }));
     }
     Ok(bindings)
@@ -182,11 +188,8 @@ fn bind_replica(
     let mut bindings = Vec::new();
     for (receiver, rank) in plans.flat_map(|plan| &plan.receivers).zip(memory.ranks) {
         count(&format!("tensors of {}", receiver.name), rank.len(), receiver.tensors.len())?;
-        for (tensor, buffer) in receiver.tensors.iter().zip(&rank) {
-            let elements = tensor.shape.elements().unwrap_or(u64::MAX);
-            let words = elements.saturating_mul(tensor.dtype.words() as u64);
-            length(&receiver.name, &tensor.name, buffer.len(), words)?;
-        }
+        let live = receiver.tensors.iter().zip(rank).map(|(tensor, memory)| live(receiver, tensor, memory));
+        let rank = live.collect::<Result<_, _>>()?;
         let device = &*shared.device;
         let binding = ReceiverBinding::new(&shared.plan, receiver, rank, version, device, &shared.keys)?;
         if memory.layout == LayoutClaim::Proven {
@@ -195,6 +198,16 @@ fn bind_replica(
         bindings.push(binding);
     }
     Ok(bindings)
+}
+
+fn live(receiver: &ReceiverPlan, tensor: &DestTensor, memory: TensorMemory) -> Result<LiveTensor, NodeError> {
+    if memory.strides.is_none() {
+        let elements = tensor.shape.elements().unwrap_or(u64::MAX);
+        let words = elements.saturating_mul(tensor.dtype.words() as u64);
+        length(&receiver.name, &tensor.name, memory.words.len(), words)?;
+    }
+    let strides = |source| NodeError::Strides { rank: receiver.name.clone(), source };
+    LiveTensor::new(tensor, memory).map_err(strides)
 }
 
 fn prove(

@@ -1,7 +1,7 @@
 //! The rollout's side of the API.
 
 use driftless_runtime::Shared;
-use driftless_runtime::binding::HookError;
+use driftless_runtime::binding::{HookError, TensorMemory};
 use driftless_runtime::device::WordBuffer;
 use driftless_runtime::proto::Engine;
 use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
@@ -10,10 +10,19 @@ use std::sync::Arc;
 
 /// The live weights of one replica, owned by the caller.
 pub struct RolloutMemory {
-    /// Per rank of the replica, per tensor of the rank: 16-bit words, two per FP32 element, low half first.
-    pub ranks: Vec<Vec<WordBuffer>>,
+    /// Per rank of the replica, per tensor of the rank.
+    pub ranks: Vec<Vec<TensorMemory>>,
     /// Whether the layout is proven when the memory is attached.
     pub layout: LayoutClaim,
+}
+
+impl RolloutMemory {
+    /// Memory without gaps: 16-bit words, two per FP32 element, low half first.
+    #[must_use]
+    pub fn new(ranks: Vec<Vec<WordBuffer>>, layout: LayoutClaim) -> Self {
+        let rank = |rank: Vec<WordBuffer>| rank.into_iter().map(TensorMemory::from).collect();
+        Self { ranks: ranks.into_iter().map(rank).collect(), layout }
+    }
 }
 
 /// How sure the caller is that an engine's memory is laid out as its plan says.
@@ -120,12 +129,10 @@ impl Rollout {
             let (shared, name) = (Arc::clone(&self.shared), receiver.name.clone());
             let hashed = tokio::task::spawn_blocking(move || {
                 let _token = token;
-                let tensors = &shared.plan.receiver(binding.id).tensors;
-                let of = |(tensor, buffer): (_, &WordBuffer)| {
-                    shared.device.digest(&buffer.read(), tensor, shared.plan.params(), &shared.keys)
-                };
+                let tensors = 0u32..u32::try_from(binding.memory.len()).unwrap_or(u32::MAX);
+                let of = |tensor| binding.digest(&shared.plan, tensor, &*shared.device, &shared.keys);
                 // The binding was made from this plan and these buffers: the device has accepted them before.
-                tensors.iter().zip(&binding.memory).flat_map(of).sum::<Digest>()
+                tensors.flat_map(of).sum::<Digest>()
             });
             digests.extend(hashed.await.map(|digest| (name, digest)));
         }

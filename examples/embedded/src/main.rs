@@ -31,7 +31,7 @@ async fn main() -> Result<()> {
         .await?;
     // The engine starts empty, at a version that no patch leads from: its first sync brings everything. One that has
     // loaded version 1 would prove its layout instead (`LayoutClaim::Proven`).
-    let memory = RolloutMemory { ranks: engine.clone(), layout: LayoutClaim::Trusted };
+    let memory = RolloutMemory::new(engine.clone(), LayoutClaim::Trusted);
     let rollout = node.attach_rollout(ReplicaId(0), memory, Version(0)).await?;
     rollout.on_pause(|serving| async move {
         println!("  engine: finish requests of version {serving}, then hold new ones");

@@ -61,7 +61,7 @@ impl Fleet {
         let trainer = node.attach_trainer(memory).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
-            let memory = RolloutMemory { ranks: ranks.clone(), layout: LayoutClaim::Proven };
+            let memory = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
             handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
         }
         Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0, params: None })

@@ -20,7 +20,7 @@ async fn attach(
     spoil(&mut words, &named);
     let ranks: Vec<Vec<WordBuffer>> =
         words.into_iter().map(|rank| rank.into_iter().map(WordBuffer::new).collect()).collect();
-    let memory = RolloutMemory { ranks: ranks.clone(), layout };
+    let memory = RolloutMemory::new(ranks.clone(), layout);
     let attached = fleet.node.attach_rollout(ReplicaId(1), memory, Version(version)).await.map(|_| ());
     (fleet, attached, ranks)
 }

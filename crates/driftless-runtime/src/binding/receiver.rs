@@ -2,12 +2,82 @@
 
 use driftless_codec::Section;
 use driftless_device::{Device, DeviceError, UndoLog, WordBuffer};
-use driftless_layout::{ReceiverPlan, RemapPlan};
+use driftless_layout::{DestTensor, Fragment, LayoutError, ReceiverPlan, RemapPlan, StridedDest, Strides};
 use driftless_numerics::DigestKeys;
-use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version};
+use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version, element_offset, index_of};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// The live weights of one tensor, as the caller has them.
+///
+/// ```
+/// # use driftless_device::WordBuffer;
+/// # use driftless_layout::Strides;
+/// # use driftless_runtime::binding::TensorMemory;
+/// # use driftless_types::Shape;
+/// let whole = TensorMemory::from(WordBuffer::new(vec![0; 4 * 64]));
+/// // A view into something larger: four rows of 64 elements, 80 apart, the first at element 16.
+/// let view = TensorMemory::from(WordBuffer::new(vec![0; 16 + 4 * 80]))
+///     .with_strides(Strides::of_rows(Shape::new([4, 64]), 80, 16));
+/// ```
+#[derive(Clone, Debug)]
+pub struct TensorMemory {
+    /// 16-bit words, two per FP32 element, low half first.
+    pub words: WordBuffer,
+    /// How the tensor lies in them, in elements; `None`: without gaps, from the start.
+    pub strides: Option<Strides>,
+}
+
+impl From<WordBuffer> for TensorMemory {
+    fn from(words: WordBuffer) -> Self {
+        Self { words, strides: None }
+    }
+}
+
+impl TensorMemory {
+    /// The same memory, in which the tensor lies as `strides` say.
+    #[must_use]
+    pub fn with_strides(self, strides: Strides) -> Self {
+        Self { strides: Some(strides), ..self }
+    }
+}
+
+/// The live weights of one tensor, and where the plan's boxes lie in them.
+#[derive(Clone, Debug)]
+pub struct LiveTensor {
+    /// The words.
+    pub words: WordBuffer,
+    strided: Option<StridedDest>,
+}
+
+impl LiveTensor {
+    /// Checks a tensor's strides, if it has any.
+    ///
+    /// # Errors
+    /// [`LayoutError::Strides`] naming the tensor.
+    pub fn new(plan: &DestTensor, memory: TensorMemory) -> Result<Self, LayoutError> {
+        let elements = element_offset(memory.words.len() / plan.dtype.words());
+        let strided = memory.strides.map(|strides| StridedDest::new(plan, &strides, elements)).transpose()?;
+        Ok(Self { words: memory.words, strided })
+    }
+
+    /// The plan's tensor, as it lies in these words.
+    #[must_use]
+    pub fn tensor<'a>(&'a self, plan: &'a DestTensor) -> &'a DestTensor {
+        self.strided.as_ref().map_or(plan, StridedDest::tensor)
+    }
+
+    /// A fragment of the tensor, as it goes into these words.
+    #[must_use]
+    pub fn fragment<'a>(&self, fragment: &'a Fragment) -> Cow<'a, Fragment> {
+        match &self.strided {
+            None => Cow::Borrowed(fragment),
+            Some(strided) => Cow::Owned(strided.fragment(fragment)),
+        }
+    }
+}
 
 /// The sections of an attempt, every byte checked, and the digests that the senders promise.
 #[derive(Debug)]
@@ -47,7 +117,7 @@ pub struct ReceiverBinding {
     /// The rank.
     pub id: ReceiverId,
     /// One per local tensor of the plan.
-    pub memory: Vec<WordBuffer>,
+    pub memory: Vec<LiveTensor>,
     attached: Vec<Digest>,
     version: AtomicU64,
     live: Arc<tokio::sync::Mutex<Live>>,
@@ -61,15 +131,16 @@ impl ReceiverBinding {
     pub fn new(
         plan: &RemapPlan,
         receiver: &ReceiverPlan,
-        memory: Vec<WordBuffer>,
+        memory: Vec<LiveTensor>,
         version: Version,
         device: &dyn Device,
         keys: &DigestKeys,
     ) -> Result<Self, DeviceError> {
+        let digest = |(tensor, memory): (&DestTensor, &LiveTensor)| {
+            device.digest(&memory.words.read(), memory.tensor(tensor), plan.params(), keys)
+        };
         let hashed = receiver.tensors.iter().zip(&memory);
-        let digests: Vec<Digest> = hashed
-            .map(|(tensor, buffer)| device.digest(&buffer.read(), tensor, plan.params(), keys))
-            .collect::<Result<_, _>>()?;
+        let digests: Vec<Digest> = hashed.map(digest).collect::<Result<_, _>>()?;
         let undo = memory.iter().map(|_| UndoLog::default()).collect();
         let attached = digests.clone();
         let live = Live {
@@ -84,6 +155,22 @@ impl ReceiverBinding {
         };
         let version = AtomicU64::new(version.0);
         Ok(Self { id: receiver.id, memory, attached, version, live: Arc::new(tokio::sync::Mutex::new(live)) })
+    }
+
+    /// Hashes a local tensor anew.
+    ///
+    /// # Errors
+    /// [`DeviceError`] if the memory is not what the plan says.
+    pub fn digest(
+        &self,
+        plan: &RemapPlan,
+        tensor: u32,
+        device: &dyn Device,
+        keys: &DigestKeys,
+    ) -> Result<Digest, DeviceError> {
+        let (memory, tensor) =
+            (&self.memory[index_of(tensor.into())], &plan.receiver(self.id).tensors[index_of(tensor.into())]);
+        device.digest(&memory.words.read(), memory.tensor(tensor), plan.params(), keys)
     }
 
     /// Digests of the bits that were there when the memory was attached, per local tensor.

@@ -1,14 +1,26 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
 use driftless_device::{Bitset, Changes, StateBuffer, StepMask, WordBuffer};
-use driftless_layout::SenderPlan;
+use driftless_layout::{LayoutError, RemapPlan, SenderPlan, SourceMemory, Strides};
 use driftless_numerics::{Cast, NotInvertible, StepParams};
-use driftless_types::{Digest, ParamId, SenderId, Version};
+use driftless_types::{Digest, ParamId, SenderId, Version, element_offset, index_of};
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// The memory of one source tensor: the owned range of its master weights and moments, FP32, one value per element.
+///
+/// ```
+/// # use driftless_device::StateBuffer;
+/// # use driftless_layout::Strides;
+/// # use driftless_runtime::binding::SourceBinding;
+/// # use driftless_types::Shape;
+/// # let buffer = || StateBuffer::new(vec![0.0; 4 * 80]);
+/// // Four rows of 64 elements, which a padding of 16 keeps apart.
+/// let padded = SourceBinding::new(buffer(), buffer(), buffer())
+///     .with_strides(Strides::of_rows(Shape::new([4, 64]), 80, 0));
+/// ```
 #[derive(Clone, Debug)]
 pub struct SourceBinding {
     /// Master weights.
@@ -21,13 +33,15 @@ pub struct SourceBinding {
     pub mask: Option<StepMask>,
     /// The model's BF16 weights of the version before, until the step is detected; needed by the pre-copy detector alone.
     pub model: Option<WordBuffer>,
+    /// How the range lies in each of these buffers; `None`: without gaps, from the start.
+    pub strides: Option<Strides>,
 }
 
 impl SourceBinding {
     /// Master weights and both moments, of equal length.
     #[must_use]
     pub const fn new(master: StateBuffer, exp_avg: StateBuffer, exp_avg_sq: StateBuffer) -> Self {
-        Self { master, exp_avg, exp_avg_sq, mask: None, model: None }
+        Self { master, exp_avg, exp_avg_sq, mask: None, model: None, strides: None }
     }
 
     /// The same, whose optimizer marks what a step changes.
@@ -41,6 +55,33 @@ impl SourceBinding {
     pub fn with_model(self, model: WordBuffer) -> Self {
         Self { model: Some(model), ..self }
     }
+
+    /// The same memory, in which the range lies as `strides` say.
+    #[must_use]
+    pub fn with_strides(self, strides: Strides) -> Self {
+        Self { strides: Some(strides), ..self }
+    }
+}
+
+/// The plan of a rank over its memory: the plan itself, unless there are strides.
+///
+/// # Errors
+/// [`LayoutError::Strides`] naming the tensor.
+///
+/// # Panics
+/// If there are not as many tensors as the plan has.
+pub fn plan_over<'a>(
+    plan: &'a SenderPlan,
+    memory: &[SourceBinding],
+) -> Result<Cow<'a, SenderPlan>, LayoutError> {
+    if memory.iter().all(|memory| memory.strides.is_none()) {
+        return Ok(Cow::Borrowed(plan));
+    }
+    let memory = memory.iter().map(|memory| SourceMemory {
+        strides: memory.strides.as_ref(),
+        buffer_elements: element_offset(memory.master.len()),
+    });
+    plan.with_strides(&memory.collect::<Vec<_>>()).map(Cow::Owned)
 }
 
 /// A step that the training loop has reported.
@@ -177,6 +218,8 @@ pub struct SenderBinding {
     pub id: SenderId,
     /// One per source tensor of the plan.
     pub memory: Vec<SourceBinding>,
+    /// The plan over memory with strides, if there is such memory.
+    strided: Option<SenderPlan>,
     first: FirstVersion,
     request: Mutex<Option<Arc<StepRequest>>>,
     detected: AtomicU64,
@@ -186,10 +229,10 @@ pub struct SenderBinding {
 }
 
 impl SenderBinding {
-    /// The binding of a rank, with what its detector knows at the start.
+    /// The binding of a rank, with what its detector knows at the start; `plan` is that of [`plan_over`] its memory.
     #[must_use]
     pub fn new(
-        plan: &SenderPlan,
+        plan: Cow<'_, SenderPlan>,
         memory: Vec<SourceBinding>,
         detector: DetectorState,
         first: FirstVersion,
@@ -197,6 +240,10 @@ impl SenderBinding {
         Self {
             id: plan.id,
             memory,
+            strided: match plan {
+                Cow::Borrowed(_) => None,
+                Cow::Owned(strided) => Some(strided),
+            },
             first,
             request: Mutex::default(),
             detected: AtomicU64::new(0),
@@ -204,6 +251,12 @@ impl SenderBinding {
             patch: Mutex::default(),
             detector: Arc::new(tokio::sync::Mutex::new(detector)),
         }
+    }
+
+    /// The plan of this rank over its memory.
+    #[must_use]
+    pub fn plan<'a>(&'a self, plan: &'a RemapPlan) -> &'a SenderPlan {
+        self.strided.as_ref().unwrap_or_else(|| &plan.senders()[index_of(self.id.0.into())])
     }
 
     /// Notes a step; the rank's actor, or its successor, detects it.

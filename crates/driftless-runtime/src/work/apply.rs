@@ -58,10 +58,12 @@ fn scatter_all(
             let fragment = fragment.ok_or_else(|| RootCause::Task("the plan has lost a fragment".into()))?;
             let tensor = index_of(fragment.dst_tensor.into());
             let cols = shared.plan.param(fragment.param).cols();
-            let mut words = binding.memory[tensor].write();
+            let memory = &binding.memory[tensor];
+            let fragment = memory.fragment(fragment);
+            let mut words = memory.words.write();
             let undo = &mut live.undo[tensor];
             let changes = section.changes();
-            let done = shared.device.scatter(&mut words, fragment, cols, &changes, &shared.keys, undo);
+            let done = shared.device.scatter(&mut words, &fragment, cols, &changes, &shared.keys, undo);
             let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
             live.digests[tensor] += done.delta;
             if fragment.first_in_replica {
@@ -118,8 +120,11 @@ fn named<'a>(
 pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
     // Before the first bit is restored: an undo that is cut short must not look like an applied attempt (CM-3).
     live.applied = None;
-    for (buffer, log) in binding.memory.iter().zip(&mut live.undo) {
-        shared.device.undo(&mut buffer.write(), log).map_err(|error| RootCause::Task(error.to_string()))?;
+    for (memory, log) in binding.memory.iter().zip(&mut live.undo) {
+        shared
+            .device
+            .undo(&mut memory.words.write(), log)
+            .map_err(|error| RootCause::Task(error.to_string()))?;
     }
     if let Some(digests) = live.old_digests.take() {
         live.digests = digests;
@@ -130,12 +135,10 @@ pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) 
 
 /// A repair must start from the bits that are there, not from those that should be.
 fn rehash(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) -> Result<(), RootCause> {
-    let tensors = &shared.plan.receiver(binding.id).tensors;
     for suspect in std::mem::take(&mut live.suspect) {
-        let index = index_of(suspect.into());
-        let words = binding.memory[index].read();
-        let digest = shared.device.digest(&words, &tensors[index], shared.plan.params(), &shared.keys);
-        live.digests[index] = digest.map_err(|error| RootCause::Task(error.to_string()))?;
+        let digest = binding.digest(&shared.plan, suspect, &*shared.device, &shared.keys);
+        live.digests[index_of(suspect.into())] =
+            digest.map_err(|error| RootCause::Task(error.to_string()))?;
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(crate) fn detect(
     state: &mut DetectorState,
     cancel: &AtomicBool,
 ) -> Result<Vec<NotInvertible>, DeviceError> {
-    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
+    let plan = binding.plan(&shared.plan);
     let mut gates = Vec::new();
     let verdicts = judge(shared, plan, step, state, &mut gates);
     let span = pending::prepare(shared, binding, state, step.publish);

@@ -60,7 +60,7 @@ pub(crate) fn encode(
     let started = Instant::now();
     let patch = binding.patch().filter(|patch| patch.version == fence.version);
     let patch = patch.ok_or_else(|| RootCause::Task("no patch is held for this version".into()))?;
-    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
+    let plan = binding.plan(&shared.plan);
     let ordered = Step::Order.span(shared, fence.version, &plan.name);
     let edges: Vec<&Edge> =
         ordered.in_scope(|| plan.edges.iter().filter(|edge| edge.receiver.replica == replica).collect());

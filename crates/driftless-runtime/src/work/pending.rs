@@ -120,7 +120,7 @@ fn remember(
 }
 
 fn patch(shared: &Shared, binding: &SenderBinding, found: Found, span: PatchSpan) -> Patch {
-    let plan = &shared.plan.senders()[index_of(binding.id.0.into())];
+    let plan = binding.plan(&shared.plan);
     let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
     let mut changes: Vec<Changes> = Vec::with_capacity(found.detected.len());
     for detected in found.detected {
