@@ -8,7 +8,7 @@ use crate::{Detector, Shared};
 use driftless_device::{ChangeSource, DetectOptions, Detected, DeviceError, Pending, PieceDiff, PieceRule};
 use driftless_layout::{SenderPlan, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, NotInvertible, Rule, StepChange, check_gates};
-use driftless_types::{Dtype, ParamId, index_of};
+use driftless_types::{Dtype, ParamId};
 use rayon::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::AtomicBool;
