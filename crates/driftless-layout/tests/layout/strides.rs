@@ -76,7 +76,7 @@ fn strided_sender(sender: &SenderPlan) -> (SenderPlan, Vec<Option<Strides>>) {
         .zip(&sender.tensors)
         .map(|(strides, tensor)| SourceMemory {
             strides: strides.as_ref(),
-            buffer_elements: strides.as_ref().map_or(tensor.elements(), buffer_of),
+            buffer_elements: strides.as_ref().map_or_else(|| tensor.elements(), buffer_of),
         })
         .collect();
     (sender.with_strides(&memory).unwrap(), strides)
@@ -217,7 +217,7 @@ fn strides_of_one_sequence_of_rows_are_as_good_as_two_dimensions() {
     assert_eq!(StridedDest::new(w13, &deep, buffer).unwrap(), StridedDest::new(w13, &flat, buffer).unwrap());
 }
 
-/// A matrix of 4 rows and 12 columns of the table below.
+/// What is said of a view of a matrix of 8 rows and 12 columns; `None` if it is taken.
 fn refusal(shape: &[u64], strides: &[i64], offset: u64, buffer: u64) -> Option<String> {
     let plan = plan(&Sizes::dense(), "hf", &["vllm:tp=4"]);
     let tensors = &plan.replicas()[0].receivers[0].tensors;
@@ -240,7 +240,8 @@ fn other_strides_are_refused_by_name() {
     assert_eq!(refusal(&[8, 1, 12], &[16, 0, 1], 2, 126), None);
     // Without gaps any shape will do.
     assert_eq!(refusal(&[96], &[1], 0, 96), None);
-    let cases: [(&[u64], &[i64], u64, u64, &str); 12] = [
+    type Refused = (&'static [u64], &'static [i64], u64, u64, &'static str);
+    let cases: [Refused; 12] = [
         (&[8, 12], &[16, 1], 3, 126, "a buffer of 126 elements"),
         (&[8, 12], &[16, 1], u64::MAX, 126, "a buffer of 126 elements"),
         (&[8, 12], &[i64::MAX, 1], 0, 126, "a buffer of 126 elements"),
