@@ -4,7 +4,7 @@
 #![allow(clippy::print_stdout, reason = "a table on stdout is what a benchmark is for")]
 
 use driftless_device::{
-    ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
+    Bitset, ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
 };
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
@@ -220,6 +220,42 @@ fn snapshot(bench: &Bench) {
     );
 }
 
+/// Old bits that are there already: the model's own, and a mask that the optimizer wrote.
+fn old_bits(bench: &Bench) {
+    let mut model: Vec<u16> = bench.master.iter().map(|&x| bf16::cast(x)).collect();
+    model.iter_mut().step_by(100).for_each(|word| *word ^= 1);
+    let mut mask = Bitset::new(bench.master.len());
+    (0..bench.master.len()).step_by(100).for_each(|index| mask.insert(index));
+    let (master, diffs) = (&bench.master[..], &[PieceDiff::Compare][..]);
+    compare(
+        "pre-copy (1 %)",
+        6 * ROWS * COLS,
+        || {
+            let source = ChangeSource::PreCopy { master, model: &model, diffs };
+            seconds(|| drop(black_box(bench.detect(source))))
+        },
+        || {
+            seconds(|| {
+                black_box(plain_sum_snapshot(master, &model));
+            })
+        },
+    );
+    compare(
+        "in-step (1 %)",
+        4 * ROWS * COLS + ROWS * COLS / 8,
+        || {
+            let source = ChangeSource::InStep { master, changed: &mask, diffs };
+            seconds(|| drop(black_box(bench.detect(source))))
+        },
+        || {
+            seconds(|| {
+                black_box(plain_sum_of_masters(master));
+                black_box(mask.words().iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)));
+            })
+        },
+    );
+}
+
 /// Remap and scatter, in nanoseconds per changed element; the digest is what a scatter without it does not take.
 fn after_detection(bench: &Bench) {
     let changes: Vec<Changes> = vec![bench.invert(&rule(Family::Torch)).changes];
@@ -285,6 +321,7 @@ fn main() {
     println!("{ROWS} x {COLS} elements, one core, {}, medians of {ROUNDS}", bench.device.name());
     detection(&bench);
     snapshot(&bench);
+    old_bits(&bench);
     digest_of_words(&bench);
     after_detection(&bench);
 }
