@@ -106,6 +106,10 @@ pub(super) fn remap(changes: &[Changes], fragment: &Fragment) -> Result<ChangeSe
             positions.extend(indices.iter().map(|&index| position(shift.wrapping_add(index as usize))));
             values.extend_from_slice(bits);
         } else {
+            // What falls into these columns if changes are spread evenly: then the lists do not grow in the loop.
+            let share = indices.len() / run.src_row_stride.div_ceil(run.cols);
+            positions.reserve(share + share / 8);
+            values.reserve(share + share / 8);
             for (at, k) in strided(&run, indices) {
                 positions.push(position(at));
                 values.push(bits[k]);
