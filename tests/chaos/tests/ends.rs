@@ -62,7 +62,8 @@ async fn cm15_a_hung_hook_delays_the_others_by_one_deadline_once() {
         fleet.step_ahead().await.unwrap();
         fleet.rollouts[0].wait_for(Version(version)).await;
     }
-    assert!(started.elapsed() < Duration::from_secs(5), "{:?}", started.elapsed());
+    // Six versions, each of which would have waited for the hook if the first had not taught better.
+    assert!(started.elapsed() < Duration::from_secs(8), "{:?}", started.elapsed());
     fleet.rollouts[1].on_pause(|_| std::future::ready(Ok(())));
     fleet.rollouts[1].wait_for(Version(6)).await;
     fleet.ensure_identical().unwrap();
@@ -73,7 +74,8 @@ async fn cm15_a_receiver_that_died_too_often_rests_and_stops_nobody_else() {
     let failpoints = Failpoints::default();
     let mut options =
         NodeOptions { failpoints: failpoints.clone(), restarts_max: 0, ..NodeOptions::default() };
-    options.restart_window = Duration::from_secs(2);
+    let rest = Duration::from_secs(6);
+    options.restart_window = rest;
     let mut fleet = Fleet::start(TRAINER, &["vllm:tp=2", "vllm:tp=4"], options).await.unwrap();
     let victim = Member::Receiver(ReceiverId { replica: ReplicaId(1), rank: 1 });
     failpoints.arm(Site::ReceiverStages, Some(victim), Fault::Kill, 0);
@@ -83,7 +85,8 @@ async fn cm15_a_receiver_that_died_too_often_rests_and_stops_nobody_else() {
         assert_eq!(outcome.replicas[&ReplicaId(0)], ReplicaOutcome::Committed);
         assert!(matches!(outcome.replicas[&ReplicaId(1)], ReplicaOutcome::Lagging { .. }));
     }
-    assert!(started.elapsed() < Duration::from_millis(1_900), "{:?}", started.elapsed());
+    // Nobody waited for its rest to be over.
+    assert!(started.elapsed() < rest - Duration::from_millis(500), "{:?}", started.elapsed());
     assert_eq!(fleet.node.unhealthy(), ["rollout1/1"]);
     // It has rested: its replica catches up.
     fleet.rollouts[1].wait_for(Version(3)).await;
