@@ -45,7 +45,7 @@ pub fn digest_sources(
 pub fn promised(shared: &Shared, receiver: &ReceiverPlan, version: Version) -> Option<Vec<Digest>> {
     let mut promised = vec![Digest::ZERO; receiver.tensors.len()];
     for sender in shared.plan.senders() {
-        if !sender.edges.iter().any(|edge| edge.receiver == receiver.id) {
+        if shared.plan.edge(sender.id, receiver.id).is_none() {
             continue;
         }
         let binding = shared.registry.sender(sender.id)?;

@@ -5,7 +5,7 @@ use crate::binding::{ReceiverBinding, ReplicaBinding, SenderBinding, StepRequest
 use crate::{Ledger, NodeOptions};
 use dashmap::DashMap;
 use driftless_device::{CpuDevice, Device};
-use driftless_layout::RemapPlan;
+use driftless_layout::{ParamMeta, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_transport::{Loopback, LoopbackOptions, Transport};
 use driftless_types::{Epoch, ReceiverId, ReplicaId, SenderId, Version};
@@ -86,7 +86,7 @@ impl Shared {
     /// Canonical elements of the model.
     #[must_use]
     pub fn elements(&self) -> u64 {
-        self.plan.params().iter().map(|param| param.rows() * param.cols()).sum()
+        self.plan.params().iter().map(ParamMeta::elements).sum()
     }
 
     /// Served bytes of all attached receivers, padding left out.

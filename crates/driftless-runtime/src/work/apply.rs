@@ -4,7 +4,7 @@ use crate::binding::{Live, ReceiverBinding, Staged};
 use crate::{Failpoints, Fault, Shared, Site};
 use driftless_layout::RemapPlan;
 use driftless_proto::RootCause;
-use driftless_types::{Digest, Fence, Member, ReceiverId, SenderId, index_of};
+use driftless_types::{Digest, Fence, Member, ReceiverId, index_of};
 use ractor::ActorCell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,11 +26,8 @@ pub(crate) fn scatter(
     let staged = staged.ok_or_else(|| RootCause::Task("nothing is staged for this attempt".into()))?;
     live.old_digests = Some(live.digests.clone());
     live.changed = 0;
-    let outcome = scatter_all(shared, binding, live, &staged, cancel, actor);
-    live.staged = Some(staged);
-    outcome?;
-    let promised = live.staged.as_ref().map_or(&[][..], |staged| &staged.promised);
-    let tensors = differing(&live.digests, promised);
+    scatter_all(shared, binding, live, &staged, cancel, actor)?;
+    let tensors = differing(&live.digests, &staged.promised);
     if !tensors.is_empty() {
         let names: Vec<&str> = named(&shared.plan, binding.id, &tensors).collect();
         error!(receiver = %binding.id, %fence, tensors = ?names, "alarm: weights differ from the trainer's; rolled back, to be sent whole");
@@ -50,11 +47,12 @@ fn scatter_all(
     actor: &ActorCell,
 ) -> Result<(), RootCause> {
     for (&from, sections) in &staged.sections {
+        let fragments = shared.plan.edge(from, binding.id).map_or(&[][..], |edge| &edge.fragments);
         for (index, section) in sections {
             if cancel.load(Ordering::Acquire) {
                 return Err(RootCause::Died);
             }
-            let fragment = fragment(&shared.plan, from, binding.id, *index);
+            let fragment = fragments.get(*index);
             let fragment = fragment.ok_or_else(|| RootCause::Task("the plan has lost a fragment".into()))?;
             let tensor = index_of(fragment.dst_tensor.into());
             let cols = shared.plan.param(fragment.param).cols();
@@ -84,16 +82,6 @@ fn strike_in_task(failpoints: &Failpoints, me: ReceiverId, actor: &ActorCell) {
         Some(Fault::Kill) => actor.kill(),
         Some(Fault::Panic | Fault::Error) => panic!("failpoint {:?}", Site::ReceiverScatters),
     }
-}
-
-fn fragment(
-    plan: &RemapPlan,
-    from: SenderId,
-    to: ReceiverId,
-    index: usize,
-) -> Option<&driftless_layout::Fragment> {
-    let sender = plan.senders().get(index_of(from.0.into()))?;
-    sender.edges.iter().find(|edge| edge.receiver == to)?.fragments.get(index)
 }
 
 fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {

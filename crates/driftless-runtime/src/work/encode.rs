@@ -39,8 +39,8 @@ struct Encoder<'a> {
     plan: &'a SenderPlan,
     needs: &'a Needs,
     kept: Vec<&'a [f32]>,
-    /// The trainer's weights, unless the optimizer has moved on.
-    live: Option<Vec<ReadGuard<'a, f32>>>,
+    /// All masters at the patch's version: the trainer's, or what the patch kept if that is all of them.
+    whole: Option<Vec<&'a [f32]>>,
     remap: Duration,
     sent: u64,
     repaired: u64,
@@ -67,11 +67,17 @@ pub(crate) fn encode(
     let _remapping = Step::Remap.span(shared, fence.version, &plan.name).entered();
     // As long as this is held the optimizer waits, at the speed of memory: no peer is waited for in here.
     let standing = shared.standing.read(fence.version);
-    let live = standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.read()).collect());
-    let kept =
+    let live: Option<Vec<ReadGuard<'_, f32>>> =
+        standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.read()).collect());
+    let kept: Vec<&[f32]> =
         (0u32..).zip(&plan.tensors).map(|(i, _)| patch.kept.get(&i).map_or(&[][..], Vec::as_slice)).collect();
+    let whole = match &live {
+        Some(live) => Some(live.iter().map(|guard| &**guard).collect()),
+        None => (patch.kept.len() == kept.len()).then(|| kept.clone()),
+    };
     let remap = Duration::ZERO;
-    let mut encoder = Encoder { shared, patch: &patch, plan, needs, kept, live, remap, sent: 0, repaired: 0 };
+    let mut encoder =
+        Encoder { shared, patch: &patch, plan, needs, kept, whole, remap, sent: 0, repaired: 0 };
     let mut outgoing = BTreeMap::new();
     for edge in edges {
         outgoing.insert(edge.receiver, encoder.edge(edge, fence)?);
@@ -149,12 +155,8 @@ impl Encoder<'_> {
     }
 
     fn whole(&self, fragment: &Fragment) -> Result<Option<ChangeSet>, RootCause> {
-        let masters: Vec<&[f32]> = match &self.live {
-            Some(live) => live.iter().map(|guard| &**guard).collect(),
-            None if self.patch.kept.len() == self.kept.len() => self.kept.clone(),
-            None => return Ok(None),
-        };
-        self.named(fragment, self.shared.device.gather(&masters, fragment, self.patch.cast)).map(Some)
+        let Some(masters) = &self.whole else { return Ok(None) };
+        self.named(fragment, self.shared.device.gather(masters, fragment, self.patch.cast)).map(Some)
     }
 
     fn named<T>(&self, fragment: &Fragment, outcome: Result<T, DeviceError>) -> Result<T, RootCause> {

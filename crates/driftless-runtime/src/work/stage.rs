@@ -4,15 +4,9 @@ use crate::Shared;
 use crate::binding::Staged;
 use bytes::Bytes;
 use driftless_codec::{CodecError, Expected, FragmentRecord, Section};
-use driftless_layout::Edge;
 use driftless_proto::RootCause;
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, index_of};
 use std::collections::BTreeMap;
-
-fn edge(shared: &Shared, from: SenderId, to: ReceiverId) -> Option<&Edge> {
-    let sender = shared.plan.senders().get(index_of(from.0.into()))?;
-    sender.edges.iter().find(|edge| edge.receiver == to)
-}
 
 fn damaged(from: SenderId, error: &CodecError) -> RootCause {
     RootCause::Damaged(format!("trainer/{from}: {error}"))
@@ -28,7 +22,7 @@ pub(crate) fn announced_bytes(
     to: ReceiverId,
     records: &[u8],
 ) -> Result<(Vec<FragmentRecord>, u64), RootCause> {
-    let fragments = edge(shared, from, to).map_or(&[][..], |edge| &edge.fragments);
+    let fragments = shared.plan.edge(from, to).map_or(&[][..], |edge| &edge.fragments);
     let records = FragmentRecord::decode_all(records, fragments.len()).map_err(|e| damaged(from, &e))?;
     let mut bytes = 0u64;
     for (record, fragment) in records.iter().zip(fragments) {
@@ -52,7 +46,7 @@ pub(crate) fn stage(
     let mut promised = vec![Digest::ZERO; tensors];
     let mut sections = BTreeMap::new();
     for (from, (records, mut payload)) in incoming {
-        let fragments = edge(shared, from, me).map_or(&[][..], |edge| &edge.fragments);
+        let fragments = shared.plan.edge(from, me).map_or(&[][..], |edge| &edge.fragments);
         let mut checked = Vec::new();
         for (index, (record, fragment)) in records.iter().zip(fragments).enumerate() {
             promised[index_of(fragment.dst_tensor.into())] += record.digest;

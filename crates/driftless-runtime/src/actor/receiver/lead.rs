@@ -3,7 +3,7 @@
 use super::{CoordinatorMsg, Leading, ReceiverMsg, ReceiverState};
 use crate::{Phase, Site, Step, work};
 use driftless_proto::{CoordinatorEvent, Engine, Lead, LeadCommand, LeadEvent, Outcome, Verdict};
-use driftless_types::{Epoch, Fence, Member, ReceiverId, Version};
+use driftless_types::{Epoch, Fence, Member, ReceiverId};
 use ractor::{ActorProcessingErr, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -141,13 +141,9 @@ impl ReceiverState {
 
     fn report_serving(&self) {
         let Some(leading) = &self.leading else { return };
-        let needs = leading.machine.needs(self.serving());
+        let needs = leading.machine.needs(self.binding.version());
         self.tell_end(CoordinatorEvent::Serving(leading.replica.id, needs));
         self.shared.ledger.wake();
-    }
-
-    fn serving(&self) -> Version {
-        self.binding.version()
     }
 
     fn tell_end(&self, event: CoordinatorEvent) {

@@ -20,9 +20,9 @@ impl ReceiverState {
     /// EX-2: the plan gives the size of round 1.
     pub(super) fn shape(&self) -> Shape {
         let me = self.binding.id;
-        let edges = self.shared.plan.senders().iter().flat_map(|sender| {
-            let mine = sender.edges.iter().filter(|edge| edge.receiver == me);
-            mine.map(|edge| (Member::Sender(sender.id), (edge.fragments.len() * RECORD_BYTES) as u64))
+        let edges = self.shared.plan.senders().iter().filter_map(|sender| {
+            let edge = self.shared.plan.edge(sender.id, me)?;
+            Some((Member::Sender(sender.id), (edge.fragments.len() * RECORD_BYTES) as u64))
         });
         Shape { sends: BTreeMap::new(), receives: edges.collect() }
     }
