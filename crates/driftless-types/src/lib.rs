@@ -7,6 +7,7 @@
 mod bounded;
 mod digest;
 mod dtype;
+mod entry;
 mod ids;
 mod retry;
 mod shape;
@@ -15,6 +16,10 @@ mod transfer;
 pub use bounded::{element_offset, index_of};
 pub use digest::{Digest, Hex};
 pub use dtype::Dtype;
+pub use entry::{
+    AnchorRef, BlobRef, Entry, EntryKind, Genesis, ObjectDigest, Publication, Seq, StreamId, WriterManifest,
+    Writers,
+};
 pub use ids::{
     Attempt, Epoch, Fqn, Incarnation, Member, ParamId, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId,
     Version,
