@@ -56,8 +56,8 @@ pub use error::LayoutError;
 pub use geometry::Box2;
 pub use model::{Model, ParamMeta};
 pub use plan::{
-    DenseGroup, DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, PlanSummary, ReceiverPlan,
-    RemapPlan, ReplicaPlan, SenderPlan, SourceRun, SourceTensor, Spread,
+    DenseGroup, DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, MAX_LOG_FRAGMENT_ELEMENTS, Piece,
+    PlanSummary, ReceiverPlan, RemapPlan, ReplicaPlan, SenderPlan, SourceRun, SourceTensor, Spread,
 };
 pub use served::ServedDtypes;
 pub use strides::{SourceMemory, StridedDest, Strides};

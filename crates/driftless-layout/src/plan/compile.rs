@@ -4,8 +4,7 @@
 
 use super::cells;
 use super::fragment::{
-    DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, ReceiverPlan, ReplicaPlan, SenderPlan,
-    SourceRun,
+    DestBox, DestTensor, Edge, Fragment, Piece, ReceiverPlan, ReplicaPlan, SenderPlan, SourceRun,
 };
 use crate::engine::RolloutLayout;
 use crate::error::LayoutError;
@@ -17,11 +16,16 @@ use crate::trainer::{TrainerLayout, TrainerRank};
 use driftless_types::{ReceiverId, ReplicaId, SenderId};
 use std::collections::BTreeSet;
 
+/// The most elements of one fragment.
+#[derive(Clone, Copy)]
+pub(super) struct Longest(pub(super) u64);
+
 /// Senders, replicas, and how many fragments lie between them.
 pub(super) fn compile(
     model: &Model,
     trainer: &TrainerLayout,
     rollouts: &[RolloutLayout],
+    longest: Longest,
 ) -> Result<(Vec<SenderPlan>, Vec<ReplicaPlan>, u32), LayoutError> {
     check_routers(model, trainer, rollouts)?;
     let mut replicas = Vec::with_capacity(rollouts.len());
@@ -34,7 +38,7 @@ pub(super) fn compile(
     let mut fragment_count = 0;
     let mut senders = Vec::with_capacity(ranks.len());
     for (id, rank) in (0..).map(SenderId).zip(ranks) {
-        senders.push(sender(model, id, rank, &destinations, &mut fragment_count)?);
+        senders.push(sender(model, id, rank, &destinations, longest, &mut fragment_count)?);
     }
     for sender in &senders {
         for edge in &sender.edges {
@@ -137,6 +141,7 @@ fn sender(
     id: SenderId,
     rank: TrainerRank,
     destinations: &[Vec<Destination>],
+    longest: Longest,
     fragment_count: &mut u32,
 ) -> Result<SenderPlan, LayoutError> {
     let TrainerRank { name, mut tensors } = rank;
@@ -144,11 +149,11 @@ fn sender(
     for (tensor, source) in (0..).zip(&mut tensors) {
         for piece in &mut source.pieces {
             let to = &destinations[piece.param.0 as usize];
-            parts.extend(parts_of(tensor, piece, to, &mut cells)?);
+            parts.extend(parts_of(tensor, piece, to, longest, &mut cells)?);
         }
     }
     let mut edges: Vec<Edge> = Vec::new();
-    for (receiver, fragment) in merge(model, parts) {
+    for (receiver, fragment) in merge(model, parts, longest) {
         match edges.last_mut() {
             Some(edge) if edge.receiver == receiver => edge.fragments.push(fragment),
             _ => edges.push(Edge { receiver, fragments: vec![fragment] }),
@@ -172,12 +177,15 @@ fn parts_of<'a>(
     tensor: u32,
     piece: &mut Piece,
     to: &'a [Destination],
+    longest: Longest,
     next_cell: &mut u32,
 ) -> Result<Vec<Part<'a>>, LayoutError> {
     let mut shares = Vec::new();
     for destination in to {
         let share = piece.canonical.intersection(&destination.place.canonical);
-        shares.extend(share.into_iter().flat_map(bounded).map(|share| (destination, share)));
+        shares.extend(
+            share.into_iter().flat_map(|share| bounded(share, longest)).map(|share| (destination, share)),
+        );
     }
     cells::cut(piece, shares.iter().map(|(_, share)| *share), next_cell)?;
     let part = |(to, canonical): (&'a Destination, Box2)| Part {
@@ -197,16 +205,15 @@ fn parts_of<'a>(
     Ok(shares.into_iter().map(part).collect())
 }
 
-/// Cuts a box by rows, so that no part is longer than a section may be.
-fn bounded(whole: Box2) -> impl Iterator<Item = Box2> {
-    // At least one row: no parameter has a row longer than a section.
-    let rows_at_most = MAX_FRAGMENT_ELEMENTS / whole.cols;
+/// Cuts a box by rows, so that no part is longer than it may be; a single row is never cut.
+fn bounded(whole: Box2, longest: Longest) -> impl Iterator<Item = Box2> {
+    let rows_at_most = (longest.0 / whole.cols).max(1);
     let first_rows = (whole.row..whole.row_end()).step_by(driftless_types::index_of(rows_at_most));
     first_rows.map(move |row| Box2 { row, rows: rows_at_most.min(whole.row_end() - row), ..whole })
 }
 
 /// Joins parts that lie below each other both in the canonical box and at the destination; ascending receiver.
-fn merge(model: &Model, mut parts: Vec<Part<'_>>) -> Vec<(ReceiverId, Fragment)> {
+fn merge(model: &Model, mut parts: Vec<Part<'_>>, longest: Longest) -> Vec<(ReceiverId, Fragment)> {
     parts.sort_by_key(|part| {
         let Box2 { row, col, cols, .. } = part.canonical;
         (part.to.receiver, part.to.tensor, part.to.place.dst_offset, col, cols, row)
@@ -214,7 +221,7 @@ fn merge(model: &Model, mut parts: Vec<Part<'_>>) -> Vec<(ReceiverId, Fragment)>
     let mut merged: Vec<(&Destination, Fragment)> = Vec::with_capacity(parts.len());
     for part in parts {
         match merged.last_mut() {
-            Some((to, fragment)) if std::ptr::eq(*to, part.to) && continues(fragment, &part) => {
+            Some((to, fragment)) if std::ptr::eq(*to, part.to) && continues(fragment, &part, longest) => {
                 extend(fragment, part);
             }
             _ => merged.push((part.to, fragment(model, part))),
@@ -224,11 +231,11 @@ fn merge(model: &Model, mut parts: Vec<Part<'_>>) -> Vec<(ReceiverId, Fragment)>
 }
 
 /// Whether `part`, of the same destination box, lies directly below `fragment`.
-fn continues(fragment: &Fragment, part: &Part<'_>) -> bool {
+fn continues(fragment: &Fragment, part: &Part<'_>, longest: Longest) -> bool {
     let (above, below) = (fragment.canonical, part.canonical);
     above.row_end() == below.row
         && (above.col, above.cols) == (below.col, below.cols)
-        && above.elements() + below.elements() <= MAX_FRAGMENT_ELEMENTS
+        && above.elements() + below.elements() <= longest.0
 }
 
 fn extend(fragment: &mut Fragment, part: Part<'_>) {

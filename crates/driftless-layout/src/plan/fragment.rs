@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// The most elements of one fragment; larger boxes are cut by rows.
 pub const MAX_FRAGMENT_ELEMENTS: u64 = 1 << 31;
+/// The same for what is written to a log: a section of FP32 values takes 16 MiB, so that several fit into one blob.
+pub const MAX_LOG_FRAGMENT_ELEMENTS: u64 = 1 << 22;
 
 /// What one trainer rank owns and to whom it sends it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,14 +7,15 @@ mod fragment;
 mod picture;
 mod summary;
 
-use crate::engine::RolloutLayout;
+use crate::engine::{RolloutEngine, RolloutLayout};
 use crate::error::LayoutError;
 use crate::model::{Model, ParamMeta};
 use crate::trainer::TrainerLayout;
+use compile::Longest;
 use driftless_types::{ParamId, PlanDigest, ReceiverId, SenderId};
 pub use fragment::{
-    DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, Piece, ReceiverPlan, ReplicaPlan, SenderPlan,
-    SourceRun, SourceTensor,
+    DestBox, DestTensor, Edge, Fragment, MAX_FRAGMENT_ELEMENTS, MAX_LOG_FRAGMENT_ELEMENTS, Piece,
+    ReceiverPlan, ReplicaPlan, SenderPlan, SourceRun, SourceTensor,
 };
 pub use summary::{DenseGroup, PlanSummary, Spread};
 
@@ -42,7 +43,27 @@ impl RemapPlan {
         trainer: &TrainerLayout,
         rollouts: &[RolloutLayout],
     ) -> Result<Self, LayoutError> {
-        let (senders, replicas, fragment_count) = compile::compile(model, trainer, rollouts)?;
+        Self::with_longest(model, trainer, rollouts, Longest(MAX_FRAGMENT_ELEMENTS))
+    }
+
+    /// The plan of what a trainer writes to a log: one replica of one receiver, which stands for the log and holds
+    /// every parameter whole. Each fragment is the box of a canonical parameter that one writer owns, of at most
+    /// [`MAX_LOG_FRAGMENT_ELEMENTS`] elements unless a single row is longer: sections fit into blobs.
+    ///
+    /// # Errors
+    /// As [`Self::compile`].
+    pub fn compile_log(model: &Model, trainer: &TrainerLayout) -> Result<Self, LayoutError> {
+        let log = RolloutLayout { engine: RolloutEngine::Hf, router: None };
+        Self::with_longest(model, trainer, &[log], Longest(MAX_LOG_FRAGMENT_ELEMENTS))
+    }
+
+    fn with_longest(
+        model: &Model,
+        trainer: &TrainerLayout,
+        rollouts: &[RolloutLayout],
+        longest: Longest,
+    ) -> Result<Self, LayoutError> {
+        let (senders, replicas, fragment_count) = compile::compile(model, trainer, rollouts, longest)?;
         let params = model.params().to_vec();
         let digest = digest::of_plan(&params, trainer, &senders, &replicas);
         Ok(Self { params, trainer: trainer.clone(), senders, replicas, fragment_count, digest })

@@ -2,7 +2,8 @@
 
 use crate::configs::{Case, ExpertSizes, Sizes, plan};
 use driftless_layout::{
-    Box2, Fragment, MAX_FRAGMENT_ELEMENTS, Model, RemapPlan, RolloutLayout, ServedDtypes, SourceRun,
+    Box2, Fragment, MAX_FRAGMENT_ELEMENTS, MAX_LOG_FRAGMENT_ELEMENTS, Model, RemapPlan, RolloutLayout,
+    ServedDtypes, SourceRun,
 };
 use driftless_types::{Dtype, Fqn, ReceiverId, ReplicaId, SenderId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +60,21 @@ fn boxes_longer_than_a_section_are_cut_by_rows() {
     assert_eq!(embedding[1].dst_offset, 1 << 31);
     assert_eq!(embedding[1].sources[0].src_offset, 1 << 31);
     assert_ne!(embedding[0].cells, embedding[1].cells);
+}
+
+#[test]
+fn the_log_is_written_in_boxes_of_whole_parameters() {
+    let sizes = Sizes { vocab: 1 << 12, hidden: 1 << 11, ..Sizes::dense() };
+    let model = Model::new(sizes.config(), &ServedDtypes::default()).expect("a model");
+    let trainer = "megatron:tp=2,dp=3".parse().expect("a layout");
+    let plan = RemapPlan::compile_log(&model, &trainer).expect("a plan");
+    let mut covered = vec![0; plan.params().len()];
+    for fragment in plan.senders().iter().flat_map(|sender| &sender.edges).flat_map(|edge| &edge.fragments) {
+        assert!(fragment.elements() <= MAX_LOG_FRAGMENT_ELEMENTS);
+        assert_eq!(fragment.dst_tensor, fragment.param.0, "the log holds parameters in order of id");
+        covered[fragment.param.0 as usize] += fragment.elements();
+    }
+    assert!(plan.params().iter().zip(covered).all(|(param, covered)| param.elements() == covered));
 }
 
 #[test]

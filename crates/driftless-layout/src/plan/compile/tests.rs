@@ -1,8 +1,11 @@
 //! Merging where today's layouts do not lead: gaps, other columns, other boxes.
 
 use super::*;
+use crate::MAX_FRAGMENT_ELEMENTS;
 use crate::{ModelConfig, ServedDtypes};
 use driftless_types::ParamId;
+
+const WHOLE: Longest = Longest(MAX_FRAGMENT_ELEMENTS);
 
 fn model() -> Model {
     let config = ModelConfig::from_json(
@@ -27,7 +30,7 @@ fn merged(boxes: &[Box2]) -> Vec<Box2> {
         source: SourceRun { tensor: 0, src_offset: 0, src_row_stride: 8, box_row: 0, rows: canonical.rows },
         cells: vec![0],
     };
-    let fragments = merge(&model(), boxes.iter().map(part).collect());
+    let fragments = merge(&model(), boxes.iter().map(part).collect(), WHOLE);
     fragments.into_iter().map(|(_, fragment)| fragment.canonical).collect()
 }
 
@@ -55,7 +58,7 @@ fn other_destination_boxes_do_not_join() {
         let source = SourceRun { tensor: 0, src_offset: 0, src_row_stride: 8, box_row: 0, rows: 4 };
         Part { to, canonical: to.place.canonical, source, cells: vec![0] }
     };
-    let fragments = merge(&model(), places.iter().map(part).collect());
+    let fragments = merge(&model(), places.iter().map(part).collect(), WHOLE);
     let offsets: Vec<_> = fragments.iter().map(|(_, fragment)| fragment.dst_offset).collect();
     assert_eq!(offsets, [0, 800]);
 }
