@@ -53,6 +53,12 @@ impl DigestKeys {
         Self { words, by_word, seeds: [u64::from_le_bytes(seeds[0]), u64::from_le_bytes(seeds[1])] }
     }
 
+    /// The keys in the layout that compiled kernels read.
+    #[must_use]
+    pub fn table(&self) -> DigestTable {
+        DigestTable { factors: *self.by_word, seeds: self.seeds }
+    }
+
     /// What one word of a parameter adds to its digest.
     #[must_use]
     pub fn term(&self, p: ParamId, word_index: u64, word: u16) -> Digest {
@@ -114,6 +120,16 @@ impl DigestKeys {
         [low_half(first), low_half(first >> 32), low_half(second), low_half(second >> 32)]
             .map(|half| half | 1)
     }
+}
+
+/// The keys of a run in the layout that compiled kernels read: 8,208 bytes, C order, no padding.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct DigestTable {
+    /// The factors of all lanes, by the place of a word in its block; all odd.
+    pub factors: [[i16; LANES]; BLOCK_WORDS],
+    /// What the scale factors of blocks are made of.
+    pub seeds: [u64; 2],
 }
 
 /// A running sum over words of one parameter, in any order.

@@ -35,12 +35,12 @@ mod scalars;
 
 pub use audit::{MasterAudit, is_fit};
 pub use bf16::{Cast, CellEdges};
-pub use digest::{DigestCursor, DigestKeys};
+pub use digest::{DigestCursor, DigestKeys, DigestTable};
 pub use family::{
     Agnostic, Apex, Bitsandbytes, DeepspeedCpu, Family, OptimizerFamily, Sgd, Slot, Subnormals, TeRemainder,
     Torch, TorchFusedCuda, Undecayed,
 };
 pub use gate::{Gate, NotInvertible, StepChange, check_gates};
 pub use params::{GroupStep, Hyperparameters, Moments, NumericsError, Optimizer, StepParams};
-pub use rule::{FamilyRule, Rule, StepClass};
+pub use rule::{FamilyRule, Rule, RuleScalars, StepClass};
 pub use scalars::{DecayScalars, Scalars};

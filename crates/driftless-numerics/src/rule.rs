@@ -28,6 +28,7 @@ use crate::gate::{Gate, NotInvertible};
 use crate::params::{GroupStep, Optimizer};
 use crate::scalars::Scalars;
 use driftless_types::Fqn;
+pub use lowered::RuleScalars;
 use quick::Quick;
 
 /// The certified rule for the step of one parameter.
@@ -328,6 +329,7 @@ impl StepClass {
 }
 
 mod judge;
+mod lowered;
 mod quick;
 #[cfg(test)]
 mod tests;

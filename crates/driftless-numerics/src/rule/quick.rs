@@ -33,18 +33,18 @@ const LEAST_ESTIMATE: f32 = 5e18;
 pub(super) struct Quick {
     /// What makes the estimate of `1/sqrt(v)` at least `1/(sqrt(v)/sqrt(bc2))`; infinite where subnormal second moments
     /// matter beside eps.
-    root: f32,
+    pub(super) root: f32,
     /// At least `1/eps`.
-    inverse_eps: f32,
+    pub(super) inverse_eps: f32,
     /// The largest quotient of an update that is within its bound.
-    largest_quotient: f32,
-    second_moment_bits: u32,
+    pub(super) largest_quotient: f32,
+    pub(super) second_moment_bits: u32,
     /// Per unit of the quotient: the way back along the update, and what may go either way.
-    along: f32,
-    either: f32,
+    pub(super) along: f32,
+    pub(super) either: f32,
     /// Per unit of x, and in any case.
-    weight: f32,
-    always: f32,
+    pub(super) weight: f32,
+    pub(super) always: f32,
 }
 
 impl Quick {
