@@ -7,6 +7,7 @@ mod cause;
 mod coordinator;
 mod exchange;
 mod lead;
+pub mod log;
 mod participant;
 mod patch;
 mod timer;
