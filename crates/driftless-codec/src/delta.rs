@@ -1,7 +1,8 @@
-//! The codecs: one module each, all with the same four functions for size, writing, checking and reading.
+//! The codecs: one module each.
 
 pub(crate) mod block16;
 pub(crate) mod dense;
+pub(crate) mod rice;
 
 pub use block16::{Block, Blocks};
 

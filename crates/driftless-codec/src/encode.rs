@@ -1,9 +1,9 @@
 //! Writing sections. There are no errors here: a change set that is not one is a broken invariant of ours.
 
 use crate::delta::{block16, dense};
+use crate::envelope::seal;
 use crate::header::{ALIGNMENT, CodecId, MAX_ELEMENTS, SectionHeader, ValueMode};
 use driftless_types::{ChangeSet, Digest, Dtype, Version, index_of};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// What a section says of its fragment beside the changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,25 +31,28 @@ pub struct SectionStart {
 pub fn encode_section(start: &SectionStart, changes: &ChangeSet, out: &mut Vec<u8>) {
     assert!(out.len().is_multiple_of(ALIGNMENT), "a section begins at a multiple of {ALIGNMENT}");
     let body = Body::new(start.dtype, start.n, changes);
+    let nnz = changes.nnz(start.n);
+    let layout =
+        body.codec().layout(start.dtype, start.n, nnz).expect("sizes of these codecs follow from counts");
     let header = SectionHeader {
         fragment: start.fragment,
         codec: body.codec(),
         value_mode: ValueMode::Absolute,
         dtype: start.dtype,
+        lg_block: layout.lg_block,
         n: start.n,
-        nnz: changes.nnz(start.n),
+        nnz,
         base: start.base,
         version: start.version,
         base_digest: start.base_digest,
         new_digest: start.new_digest,
+        body_bytes: layout.bytes,
     };
     let first = out.len();
     out.reserve(index_of(header.section_bytes()));
     header.write(out);
     body.write(start.n, out);
-    let checksum = xxh3_64(&out[first..]);
-    out.extend(checksum.to_le_bytes());
-    out.resize(out.len().next_multiple_of(ALIGNMENT), 0);
+    seal(first, out);
     debug_assert_eq!((out.len() - first) as u64, header.section_bytes());
 }
 
@@ -62,7 +65,8 @@ pub fn encode_section(start: &SectionStart, changes: &ChangeSet, out: &mut Vec<u
 #[must_use]
 pub fn encoded_bytes(dtype: Dtype, n: u64, changes: &ChangeSet) -> (CodecId, u64) {
     let codec = Body::new(dtype, n, changes).codec();
-    (codec, codec.section_bytes(dtype, n, changes.nnz(n)))
+    let bytes = codec.section_bytes(dtype, n, changes.nnz(n));
+    (codec, bytes.expect("sizes of these codecs follow from counts"))
 }
 
 /// Whether a BF16 fragment of `n` elements, `nnz` of them changed, is not smaller when coded sparsely.

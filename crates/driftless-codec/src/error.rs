@@ -1,7 +1,8 @@
 //! What can be wrong with bytes that somebody else wrote.
 
-use crate::{CodecId, MAX_ELEMENTS, ValueMode};
-use driftless_types::{Digest, Dtype, Retry};
+use crate::{BlockFault, CodecId, MAX_ELEMENTS, ValueMode};
+use driftless_types::{Digest, Dtype, Retry, Version};
+use std::fmt;
 use thiserror::Error;
 
 /// Why bytes were refused. Nothing was taken from the input and nothing was changed.
@@ -92,6 +93,87 @@ pub enum CodecError {
         /// The mode in the header.
         mode: ValueMode,
     },
+    /// A codec that has no place where it was found.
+    #[error("the codec {codec} has no place in {place}")]
+    CodecRefused {
+        /// The codec.
+        codec: CodecId,
+        /// Where it was found.
+        place: &'static str,
+    },
+    /// Values that lean on a base, and no base is named.
+    #[error("values of mode {mode} need a base version, found none")]
+    BaseMissing {
+        /// The mode in the header.
+        mode: ValueMode,
+    },
+    /// Another base version than that of the entry.
+    #[error("the base version is {found}, expected {expected}", found = Base(*found), expected = Base(*expected))]
+    BaseMismatch {
+        /// The base in the header.
+        found: Option<Version>,
+        /// The base of the entry; none for an anchor.
+        expected: Option<Version>,
+    },
+    /// A size of directory and blocks that no block size gives.
+    #[error("the size of directory and blocks is {found}, expected {at_least} to {at_most} in units of 4")]
+    BodySize {
+        /// The size in the header.
+        found: u64,
+        /// The directory's, if there is one.
+        at_least: u64,
+        /// The most that a directory can speak of.
+        at_most: u64,
+    },
+    /// More of something than the format allows.
+    #[error("the number of {what} is {found}, expected at most {most}")]
+    TooMany {
+        /// Of what.
+        what: &'static str,
+        /// How many.
+        found: u64,
+        /// How many are allowed.
+        most: u64,
+    },
+    /// A box with an axis that is empty, or whose end or volume overflows.
+    #[error("the box's axis {axis} begins at {origin} and has {extent} elements, which no box can have")]
+    BoxRefused {
+        /// The axis.
+        axis: usize,
+        /// The first index along it.
+        origin: u64,
+        /// How many indices it spans.
+        extent: u64,
+    },
+    /// A box that reaches beyond its parameter.
+    #[error("the box's axis {axis} ends at {end}, expected at most {shape}")]
+    BoxOutside {
+        /// The axis.
+        axis: usize,
+        /// One past the last index along it.
+        end: u64,
+        /// The parameter's extent.
+        shape: u64,
+    },
+    /// A block of a `rice` section that is none.
+    #[error("block {block} is damaged: {fault}")]
+    Block {
+        /// The block.
+        block: u64,
+        /// What is wrong with it.
+        fault: BlockFault,
+    },
+    /// The receiver's word cannot be that of the section's base.
+    #[error("the word {word:04x} at position {position} is not that of the base: re-anchor")]
+    WrongBase {
+        /// Where, row-major in the section's box.
+        position: u32,
+        /// The receiver's word.
+        word: u16,
+    },
+    /// Steps may not be taken twice, and some may have been taken.
+    #[error("values of mode sign need words that are exactly the base's, found a mix: re-anchor")]
+    DirtyBase,
     /// A fragment longer than a section may be.
     #[error("the fragment has {found} elements, expected at most {MAX_ELEMENTS}")]
     TooManyElements {
@@ -149,9 +231,24 @@ pub enum CodecError {
 }
 
 impl CodecError {
-    /// Bytes that were refused once are refused again: they have to be sent anew.
+    /// Bytes that were refused once are refused again: they have to be sent anew. A base that does not fit never will.
     #[must_use]
     pub const fn retry(&self) -> Retry {
-        Retry::NewAttempt
+        match self {
+            Self::WrongBase { .. } | Self::DirtyBase => Retry::NeedsAnchor,
+            _ => Retry::NewAttempt,
+        }
+    }
+}
+
+/// A base as errors print it.
+struct Base(Option<Version>);
+
+impl fmt::Display for Base {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(version) => fmt::Display::fmt(&version, f),
+            None => f.write_str("none"),
+        }
     }
 }

@@ -1,7 +1,7 @@
 //! The 88 bytes in front of a section, and the sizes that follow from them.
 
 use crate::CodecError;
-use crate::delta::{block16, dense};
+use crate::delta::{block16, dense, rice};
 use driftless_types::{Digest, Dtype, Version};
 use std::fmt;
 
@@ -25,6 +25,8 @@ pub enum CodecId {
     Dense = 0,
     /// 16-bit offsets and absolute 16-bit values, in blocks of 2^16 elements.
     Block16 = 1,
+    /// Rice-coded gaps, and values that say how far an element moved. In logs alone.
+    Rice = 2,
 }
 
 impl CodecId {
@@ -34,6 +36,7 @@ impl CodecId {
         match self {
             Self::Dense => 0,
             Self::Block16 => 1,
+            Self::Rice => 2,
         }
     }
 
@@ -45,33 +48,37 @@ impl CodecId {
         match code {
             0 => Ok(Self::Dense),
             1 => Ok(Self::Block16),
+            2 => Ok(Self::Rice),
             found => Err(CodecError::UnknownCode { what: "codec", found }),
         }
     }
 
-    const fn lg_block(self) -> u8 {
+    /// The block size and the bytes of directory and blocks that `n <= MAX_ELEMENTS` and `nnz <= n` give: nothing can
+    /// overflow. `None` if they do not follow from counts.
+    pub(crate) const fn layout(self, dtype: Dtype, n: u64, nnz: u64) -> Option<BodyLayout> {
         match self {
-            Self::Dense => 0,
-            Self::Block16 => block16::LG_BLOCK,
+            Self::Dense => Some(BodyLayout { lg_block: 0, bytes: dense::body_bytes(dtype, n) }),
+            Self::Block16 => {
+                Some(BodyLayout { lg_block: block16::LG_BLOCK, bytes: block16::body_bytes(n, nnz) })
+            }
+            Self::Rice => None,
         }
     }
 
     const fn carries(self, dtype: Dtype) -> bool {
-        matches!((self, dtype), (Self::Dense, _) | (Self::Block16, Dtype::Bf16))
-    }
-
-    /// Bytes of the directory and the blocks, for `n <= MAX_ELEMENTS` and `nnz <= n`: nothing can overflow.
-    const fn body_bytes(self, dtype: Dtype, n: u64, nnz: u64) -> u64 {
-        match self {
-            Self::Dense => dense::body_bytes(dtype, n),
-            Self::Block16 => block16::body_bytes(n, nnz),
-        }
+        matches!((self, dtype), (Self::Dense, _) | (Self::Block16 | Self::Rice, Dtype::Bf16))
     }
 
     /// Bytes of a whole section up to where the next may begin; `n` and `nnz` as above.
-    pub(crate) const fn section_bytes(self, dtype: Dtype, n: u64, nnz: u64) -> u64 {
-        let used = HEADER_BYTES as u64 + self.body_bytes(dtype, n, nnz) + CHECKSUM_BYTES as u64;
-        used.next_multiple_of(ALIGNMENT as u64)
+    ///
+    /// # Errors
+    /// [`CodecError::CodecRefused`] for a codec whose size does not follow from counts: it stays out of clusters,
+    /// where a record must bound what its section takes.
+    pub(crate) fn section_bytes(self, dtype: Dtype, n: u64, nnz: u64) -> Result<u64, CodecError> {
+        let layout = self.layout(dtype, n, nnz);
+        let layout =
+            layout.ok_or(CodecError::CodecRefused { codec: self, place: "a section within a cluster" })?;
+        Ok(section_bytes(layout.bytes))
     }
 
     /// Checks what a header or a record says of a fragment, before any size is computed from it.
@@ -97,8 +104,21 @@ impl fmt::Display for CodecId {
         f.write_str(match self {
             Self::Dense => "dense",
             Self::Block16 => "block16",
+            Self::Rice => "rice",
         })
     }
+}
+
+/// What the directory and the blocks of a section take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct BodyLayout {
+    pub(crate) lg_block: u8,
+    pub(crate) bytes: u64,
+}
+
+/// Bytes of a section without a box whose directory and blocks take `body` bytes, which are at most 2^35.
+const fn section_bytes(body: u64) -> u64 {
+    (HEADER_BYTES as u64 + body + CHECKSUM_BYTES as u64).next_multiple_of(ALIGNMENT as u64)
 }
 
 /// What a stored value says about the new bits.
@@ -113,7 +133,7 @@ pub enum ValueMode {
 }
 
 impl ValueMode {
-    const fn code(self) -> u8 {
+    pub(crate) const fn code(self) -> u8 {
         match self {
             Self::Absolute => 0,
             Self::Congruence => 1,
@@ -121,7 +141,7 @@ impl ValueMode {
         }
     }
 
-    const fn from_code(code: u8) -> Result<Self, CodecError> {
+    pub(crate) const fn from_code(code: u8) -> Result<Self, CodecError> {
         match code {
             0 => Ok(Self::Absolute),
             1 => Ok(Self::Congruence),
@@ -144,7 +164,7 @@ impl fmt::Display for ValueMode {
 /// What a section says of itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SectionHeader {
-    /// The fragment's index in the plan.
+    /// The fragment's index in the plan; in a log the parameter's id.
     pub fragment: u32,
     /// How the changes are stored.
     pub codec: CodecId,
@@ -152,6 +172,8 @@ pub struct SectionHeader {
     pub value_mode: ValueMode,
     /// The dtype of the elements.
     pub dtype: Dtype,
+    /// Binary logarithm of a block's elements; 0 without blocks.
+    pub lg_block: u8,
     /// Elements of the fragment, at most [`MAX_ELEMENTS`].
     pub n: u64,
     /// Elements that the section carries, at most `n`.
@@ -164,33 +186,29 @@ pub struct SectionHeader {
     pub base_digest: Digest,
     /// Digest of the fragment's bits at the new version, zero if not known.
     pub new_digest: Digest,
+    /// Bytes of the directory and the blocks.
+    pub body_bytes: u64,
 }
 
 impl SectionHeader {
-    /// Bytes of the directory and the blocks.
-    #[must_use]
-    pub const fn body_bytes(&self) -> u64 {
-        self.codec.body_bytes(self.dtype, self.n, self.nnz)
-    }
-
-    /// Bytes from this section's beginning to where the next may begin.
+    /// Bytes from this section's beginning to where the next may begin, in a cluster: without a box.
     #[must_use]
     pub const fn section_bytes(&self) -> u64 {
-        self.codec.section_bytes(self.dtype, self.n, self.nnz)
+        section_bytes(self.body_bytes)
     }
 
     pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend(MAGIC);
         out.extend([FORMAT_VERSION, self.codec.code(), self.value_mode.code(), self.dtype.code()]);
         out.extend(self.fragment.to_le_bytes());
-        out.extend([self.codec.lg_block(), 0, 0, 0]);
+        out.extend([self.lg_block, 0, 0, 0]);
         out.extend(self.n.to_le_bytes());
         out.extend(self.nnz.to_le_bytes());
         out.extend(self.base.map_or(NO_BASE, |base| base.0).to_le_bytes());
         out.extend(self.version.0.to_le_bytes());
         out.extend(self.base_digest.to_bytes());
         out.extend(self.new_digest.to_bytes());
-        out.extend(self.body_bytes().to_le_bytes());
+        out.extend(self.body_bytes.to_le_bytes());
     }
 }
 
@@ -223,43 +241,38 @@ pub fn read_header(bytes: &[u8]) -> Result<SectionHeader, CodecError> {
         codec,
         value_mode,
         dtype,
+        lg_block,
         n: take_u64(rest),
         nnz: take_u64(rest),
         base: Some(take_u64(rest)).filter(|&base| base != NO_BASE).map(Version),
         version: Version(take_u64(rest)),
         base_digest: Digest::from_bytes(take(rest)),
         new_digest: Digest::from_bytes(take(rest)),
+        body_bytes: take_u64(rest),
     };
-    check_agreement(&header, lg_block, reserved, take_u64(rest))?;
-    Ok(header)
-}
-
-/// The fields that are not kept follow from those that are.
-fn check_agreement(
-    header: &SectionHeader,
-    lg_block: u8,
-    reserved: [u8; 3],
-    body_bytes: u64,
-) -> Result<(), CodecError> {
-    if header.value_mode != ValueMode::Absolute {
-        return Err(CodecError::ValueModeRefused { codec: header.codec, mode: header.value_mode });
-    }
     if reserved != [0; 3] {
         return Err(CodecError::NotZero { what: "reserved part of the header" });
     }
-    let expected = header.codec.lg_block();
-    if lg_block != expected {
-        let (found, expected) = (lg_block.into(), expected.into());
-        return Err(CodecError::Mismatch { what: "binary logarithm of the block size", found, expected });
+    check_agreement(&header)?;
+    Ok(header)
+}
+
+/// Some fields follow from others, or are bounded by them.
+fn check_agreement(header: &SectionHeader) -> Result<(), CodecError> {
+    let SectionHeader { codec, dtype, n, nnz, .. } = *header;
+    if codec != CodecId::Rice && header.value_mode != ValueMode::Absolute {
+        return Err(CodecError::ValueModeRefused { codec, mode: header.value_mode });
     }
-    header.codec.check_counts(header.dtype, header.n, header.nnz)?;
-    if body_bytes != header.body_bytes() {
-        let expected = header.body_bytes();
-        return Err(CodecError::Mismatch {
-            what: "size of directory and blocks",
-            found: body_bytes,
-            expected,
-        });
+    codec.check_counts(dtype, n, nnz)?;
+    let Some(layout) = codec.layout(dtype, n, nnz) else { return rice::check_header(header) };
+    let fields = [
+        ("binary logarithm of the block size", header.lg_block.into(), layout.lg_block.into()),
+        ("size of directory and blocks", header.body_bytes, layout.bytes),
+    ];
+    for (what, found, expected) in fields {
+        if found != expected {
+            return Err(CodecError::Mismatch { what, found, expected });
+        }
     }
     Ok(())
 }

@@ -31,18 +31,27 @@
 #![doc = include_str!("../FORMAT.md")]
 #![forbid(unsafe_code)]
 
+mod boxes;
 mod delta;
 mod encode;
+mod envelope;
 mod error;
 mod header;
+mod log;
 mod record;
 mod section;
 
+pub use boxes::{CanonicalBox, MAX_AXES};
+pub use delta::rice::{BaseWords, BlockFault, ListName};
 pub use delta::{Block, Blocks};
 pub use encode::{SectionStart, dense_is_smaller, encode_section, encoded_bytes};
 pub use error::CodecError;
 pub use header::{
     ALIGNMENT, CHECKSUM_BYTES, CodecId, HEADER_BYTES, MAX_ELEMENTS, SectionHeader, ValueMode, read_header,
+};
+pub use log::{
+    LogChanges, LogExpected, LogSection, LogSectionPlan, LogSectionStart, LogView, SparseBlocks,
+    StepKnowledge,
 };
 pub use record::{FragmentRecord, RECORD_BYTES};
 pub use section::{Expected, Section, SectionView};

@@ -102,7 +102,7 @@ impl FragmentRecord {
         }
         self.codec.check_counts(dtype, elements, nnz)?;
         // EX-5: the plan and the counts give the size, the sender does not.
-        equal("announced size", self.bytes, self.codec.section_bytes(dtype, elements, nnz))
+        equal("announced size", self.bytes, self.codec.section_bytes(dtype, elements, nnz)?)
     }
 
     /// Checks that a section is the one that this record announced.

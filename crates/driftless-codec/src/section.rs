@@ -2,10 +2,10 @@
 
 use crate::CodecError;
 use crate::delta::{Blocks, block16, dense};
-use crate::header::{ALIGNMENT, CHECKSUM_BYTES, CodecId, HEADER_BYTES, SectionHeader, read_header};
+use crate::envelope::Envelope;
+use crate::header::{CodecId, HEADER_BYTES, SectionHeader, read_header};
 use bytes::{Buf, Bytes};
 use driftless_types::{ChangeSet, Dtype, Version, index_of};
-use xxhash_rust::xxh3::xxh3_64;
 
 /// What the plan says of a section before its first byte arrives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,27 @@ impl Expected {
 #[derive(Clone, Debug)]
 pub struct Section {
     header: SectionHeader,
+    form: Form,
     body: Bytes,
+}
+
+/// The codecs that a section within a cluster may have: those whose size a record can bound.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    Dense,
+    Block16,
+}
+
+impl Form {
+    const fn of(header: &SectionHeader) -> Result<Self, CodecError> {
+        match header.codec {
+            CodecId::Dense => Ok(Self::Dense),
+            CodecId::Block16 => Ok(Self::Block16),
+            codec @ CodecId::Rice => {
+                Err(CodecError::CodecRefused { codec, place: "a section within a cluster" })
+            }
+        }
+    }
 }
 
 /// The changes of a section where they lie.
@@ -80,22 +100,14 @@ impl Section {
     }
 
     fn take(bytes: &mut Bytes, header: SectionHeader) -> Result<Self, CodecError> {
-        let section_bytes = header.section_bytes();
-        if (bytes.len() as u64) < section_bytes {
-            let found = bytes.len() as u64;
-            return Err(CodecError::Cut { what: "a section", found, needed: section_bytes });
+        let form = Form::of(&header)?;
+        let Envelope { body, bytes: taken } = Envelope::open(bytes, HEADER_BYTES, header.body_bytes)?;
+        match form {
+            Form::Dense => dense::check(&body, header.dtype, header.n)?,
+            Form::Block16 => block16::check(&body, header.n, header.nnz)?,
         }
-        // It is there, so its length fits the address space.
-        let mut section = bytes.slice(..index_of(section_bytes));
-        check_tail(&section, &header)?;
-        section.advance(HEADER_BYTES);
-        section.truncate(index_of(header.body_bytes()));
-        match header.codec {
-            CodecId::Dense => dense::check(&section, header.dtype, header.n)?,
-            CodecId::Block16 => block16::check(&section, header.n, header.nnz)?,
-        }
-        bytes.advance(index_of(section_bytes));
-        Ok(Self { header, body: section })
+        bytes.advance(taken);
+        Ok(Self { header, form, body })
     }
 
     /// What the section says of itself.
@@ -107,10 +119,10 @@ impl Section {
     /// The changes where they lie, for those who need no copy.
     #[must_use]
     pub fn view(&self) -> SectionView<'_> {
-        let SectionHeader { codec, dtype, n, nnz, .. } = self.header;
-        match codec {
-            CodecId::Dense => SectionView::All(dense::elements(&self.body, dtype, n)),
-            CodecId::Block16 => SectionView::Blocks(Blocks::new(&self.body, n, nnz)),
+        let SectionHeader { dtype, n, nnz, .. } = self.header;
+        match self.form {
+            Form::Dense => SectionView::All(dense::elements(&self.body, dtype, n)),
+            Form::Block16 => SectionView::Blocks(Blocks::new(&self.body, n, nnz)),
         }
     }
 
@@ -134,20 +146,4 @@ impl Section {
         }
         ChangeSet::Sparse { positions, values }
     }
-}
-
-/// Checks the checksum, and the padding behind it.
-fn check_tail(section: &[u8], header: &SectionHeader) -> Result<(), CodecError> {
-    let (hashed, tail) = section.split_at(HEADER_BYTES + index_of(header.body_bytes()));
-    let (checksum, padding) =
-        tail.split_first_chunk::<CHECKSUM_BYTES>().expect("the section's length counts a checksum");
-    let (found, expected) = (u64::from_le_bytes(*checksum), xxh3_64(hashed));
-    if found != expected {
-        return Err(CodecError::Checksum { found, expected });
-    }
-    debug_assert!(padding.len() < ALIGNMENT);
-    if padding.iter().any(|&byte| byte != 0) {
-        return Err(CodecError::NotZero { what: "padding after the checksum" });
-    }
-    Ok(())
 }

@@ -25,14 +25,14 @@ fn a_record_is_these_bytes() {
 #[test]
 fn unknown_codes_are_refused() {
     let refusals = [
-        (0, "the codec code is 2, which this version of the format does not define"),
-        (1, "the record flags code is 2, which this version of the format does not define"),
+        (0, "the codec code is 3, which this version of the format does not define"),
+        (1, "the record flags code is 3, which this version of the format does not define"),
         (2, "the reserved part of the record is not zero"),
         (3, "the reserved part of the record is not zero"),
     ];
     for (at, expected) in refusals {
         let mut bytes = record().encode();
-        bytes[at] = 2;
+        bytes[at] = 3;
         assert_eq!(FragmentRecord::decode(&bytes).unwrap_err().to_string(), expected);
     }
 }
@@ -67,6 +67,11 @@ fn ex5_the_plan_bounds_what_is_announced() {
         ),
         (FragmentRecord { nnz: 101, ..record() }, "101 changes are announced for 100 elements"),
         (FragmentRecord { codec: CodecId::Dense, ..record() }, "the number of changes is 2, expected 100"),
+        // Its size does not follow from counts, so the plan could not bound it.
+        (
+            FragmentRecord { codec: CodecId::Rice, ..record() },
+            "the codec rice has no place in a section within a cluster",
+        ),
     ];
     for (lie, expected) in refusals {
         assert_eq!(lie.check(Dtype::Bf16, 100).unwrap_err().to_string(), expected);
