@@ -1,11 +1,14 @@
 //! The command line.
 
 use crate::evaluations::Evaluations;
+use crate::failure::Failure;
 use crate::family::FamilyArg;
 use crate::report::ReportTarget;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use driftless::{Device, Place};
 use driftless_layout::{RolloutLayout, TrainerLayout};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 const LAYOUTS: &str = "Trainer layouts:
   hf                             one process with whole parameters
@@ -119,9 +122,19 @@ pub(crate) struct RunArgs {
     /// How the trainer knows which weights changed.
     #[arg(long, value_enum, default_value_t = DetectorArg::Inversion)]
     pub(crate) detector: DetectorArg,
+    /// Where weights are, and changes are found and applied: cpu, or cuda:N for a GPU.
+    #[arg(long, value_name = "DEVICE", default_value_t = Place::Cpu)]
+    pub(crate) device: Place,
     /// Write the report as JSON to FILE, or to standard output with `-`.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<ReportTarget>,
+}
+
+impl RunArgs {
+    /// Opens the device that was asked for, and no other.
+    pub(crate) fn open_device(&self) -> Result<Arc<dyn Device>, Failure> {
+        self.device.open().map_err(|source| Failure::Device { device: self.device, source })
+    }
 }
 
 /// The detectors that a user can choose.

@@ -1,6 +1,7 @@
 //! What ends the program other than success, and its exit code.
 
 use crate::files::BadInput;
+use driftless::{DeviceError, Place};
 use driftless_layout::LayoutError;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -23,6 +24,14 @@ pub(crate) enum Failure {
     /// Options that do not go together.
     #[error("{0}")]
     Usage(String),
+    /// The device that was asked for is not there.
+    #[error("--device {device}")]
+    Device {
+        /// The device.
+        device: Place,
+        /// Why.
+        source: DeviceError,
+    },
     /// A file could not be written.
     #[error("{path}: the report was not written")]
     Write {
@@ -50,7 +59,11 @@ impl Failure {
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
             Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) => 1,
-            Self::BadInput(_) | Self::Layout { .. } | Self::Usage(_) | Self::Write { .. } => 2,
+            Self::BadInput(_)
+            | Self::Layout { .. }
+            | Self::Usage(_)
+            | Self::Device { .. }
+            | Self::Write { .. } => 2,
             Self::Interrupted => 130,
         })
     }

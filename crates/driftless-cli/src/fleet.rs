@@ -3,13 +3,13 @@
 use crate::failure::Failure;
 use crate::placement::{DestPlace, Difference, Placement};
 use crate::source::StateSource;
-use driftless::WordBuffer;
+use driftless::{Buffer, Device, DeviceError, HostView};
 use driftless_layout::{ParamMeta, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, Fqn, index_of};
 
 /// Live weights: per replica, per receiver, per tensor of the plan.
-pub(crate) type LiveWeights = Vec<Vec<Vec<WordBuffer>>>;
+pub(crate) type LiveWeights = Vec<Vec<Vec<Buffer<u16>>>>;
 
 /// The rollouts' memory and the boxes that say what belongs where in it.
 pub(crate) struct Fleet<'a> {
@@ -33,15 +33,17 @@ impl<'a> Fleet<'a> {
         plan: &'a RemapPlan,
         keys: DigestKeys,
         source: &dyn StateSource,
+        device: &dyn Device,
     ) -> Result<Self, Failure> {
-        let fleet = Self { plan, placement: Placement::new(plan), keys, live: zeroed(plan) };
+        let (placement, mut loaded) = (Placement::new(plan), zeroed(plan));
         for param in plan.params() {
             let words = source.words(param)?;
-            for place in fleet.placement.destinations(param) {
-                place.fill(param, &words, &mut fleet.buffer(place).write());
+            for place in placement.destinations(param) {
+                place.fill(param, &words, &mut loaded[place.replica][place.rank][place.tensor]);
             }
         }
-        Ok(fleet)
+        let live = placed(loaded, device).map_err(|error| Failure::Runtime(error.into()))?;
+        Ok(Self { plan, placement, keys, live })
     }
 
     /// Handles to the live weights.
@@ -55,12 +57,14 @@ impl<'a> Fleet<'a> {
         let mut digests: Vec<_> =
             replicas.map(|replica| vec![Digest::ZERO; replica.receivers.len()]).collect();
         let mut difference = None;
+        let views = self.views().map_err(|error| Failure::Runtime(error.into()))?;
         for param in self.plan.params() {
             let words = source.words(param)?;
             for place in self.placement.destinations(param) {
                 digests[place.replica][place.rank] += place.digest(param, &words, &self.keys);
                 if difference.is_none() {
-                    let found = place.difference(param, &words, &self.buffer(place).read());
+                    let found =
+                        place.difference(param, &words, &views[place.replica][place.rank][place.tensor]);
                     difference = found.map(|found| self.describe(place, param, found));
                 }
             }
@@ -68,8 +72,9 @@ impl<'a> Fleet<'a> {
         Ok(Inspection { difference, digests })
     }
 
-    fn buffer(&self, place: &DestPlace) -> &WordBuffer {
-        &self.live[place.replica][place.rank][place.tensor]
+    /// All live weights as the host sees them: those of a device are copied, each once.
+    fn views(&self) -> Result<Vec<Vec<Vec<HostView<'_, u16>>>>, DeviceError> {
+        self.live.iter().map(|replica| replica.iter().map(|rank| views(rank)).collect()).collect()
     }
 
     fn describe(&self, place: &DestPlace, param: &ParamMeta, difference: Difference) -> String {
@@ -87,12 +92,23 @@ impl<'a> Fleet<'a> {
     }
 }
 
-fn zeroed(plan: &RemapPlan) -> LiveWeights {
-    let buffer = |tensor: &driftless_layout::DestTensor| {
+/// Words of zeros: per replica, per receiver, per tensor.
+fn zeroed(plan: &RemapPlan) -> Vec<Vec<Vec<Vec<u16>>>> {
+    let words = |tensor: &driftless_layout::DestTensor| {
         let elements = tensor.shape.elements().map_or(0, index_of);
-        WordBuffer::new(vec![0; elements * tensor.dtype.words()])
+        vec![0; elements * tensor.dtype.words()]
     };
     let replicas = plan.replicas().iter();
-    let receiver = |receiver: &driftless_layout::ReceiverPlan| receiver.tensors.iter().map(buffer).collect();
+    let receiver = |receiver: &driftless_layout::ReceiverPlan| receiver.tensors.iter().map(words).collect();
     replicas.map(|replica| replica.receivers.iter().map(receiver).collect()).collect()
+}
+
+/// The same words where a device works.
+fn placed(loaded: Vec<Vec<Vec<Vec<u16>>>>, device: &dyn Device) -> Result<LiveWeights, DeviceError> {
+    let rank = |rank: Vec<Vec<u16>>| rank.into_iter().map(|words| device.words(words)).collect();
+    loaded.into_iter().map(|replica| replica.into_iter().map(rank).collect()).collect()
+}
+
+fn views(rank: &[Buffer<u16>]) -> Result<Vec<HostView<'_, u16>>, DeviceError> {
+    rank.iter().map(Buffer::view).collect()
 }

@@ -101,11 +101,15 @@ impl Placement {
 }
 
 impl SourcePlace {
-    /// Copies the box out of a parameter in canonical order into the sender's tensor.
+    /// Where the box lies in the sender's tensor.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.offset..self.offset + index_of(self.canonical.elements())
+    }
+
+    /// Copies the box out of a parameter in canonical order into its range of the sender's tensor.
     pub(crate) fn fill(&self, param: &ParamMeta, canonical: &[f32], local: &mut [f32]) {
         let width = index_of(self.canonical.cols);
-        let end = self.offset + index_of(self.canonical.elements());
-        for (row, to) in (0..).zip(local[self.offset..end].chunks_exact_mut(width)) {
+        for (row, to) in (0..).zip(local.chunks_exact_mut(width)) {
             to.copy_from_slice(&canonical[canonical_row(param, &self.canonical, row)]);
         }
     }

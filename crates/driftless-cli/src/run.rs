@@ -7,13 +7,14 @@ use crate::fleet::{Fleet, Inspection};
 use crate::report::{DenseGroup, PhasesMs, ReceiverReport, Report, VersionReport};
 use crate::source::StateSource;
 use driftless::{
-    Detector, Node, NodeError, NodeOptions, Outcome, Phase, ReplicaOutcome, Rollout, RolloutMemory,
+    Detector, Device, Node, NodeError, NodeOptions, Outcome, Phase, ReplicaOutcome, Rollout, RolloutMemory,
     SyncReport, Trainer, TrainerMemory,
 };
 use driftless_layout::RemapPlan;
 use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, ReplicaId, RunId, Version};
 use indicatif::{HumanBytes, HumanCount};
+use std::sync::Arc;
 use tokio::task::block_in_place;
 
 /// Every run of the program has the same id: digests of equal weights are then equal from run to run. They guard
@@ -29,10 +30,11 @@ pub(crate) async fn run(
     plan: RemapPlan,
     mut source: Box<dyn StateSource>,
     args: RunArgs,
+    device: Arc<dyn Device>,
     console: Console,
 ) -> Result<(), Failure> {
-    let fleet = block_in_place(|| Fleet::load(&plan, DigestKeys::new(RUN), &*source))?;
-    let session = Session::start(&plan, &fleet, &*source, args.detector).await?;
+    let fleet = block_in_place(|| Fleet::load(&plan, DigestKeys::new(RUN), &*source, &*device))?;
+    let session = Session::start(&plan, &fleet, &*source, args.detector, device).await?;
     console.line(&opening(&plan));
     console.line(&version_header());
     let (report, trouble) = session.sync_all(&fleet, &mut *source, &console).await?;
@@ -61,6 +63,7 @@ impl<'a> Session<'a> {
         fleet: &Fleet<'_>,
         source: &dyn StateSource,
         detector: DetectorArg,
+        device: Arc<dyn Device>,
     ) -> Result<Self, Failure> {
         let detector = match detector {
             DetectorArg::Inversion => Detector::Inversion,
@@ -69,7 +72,7 @@ impl<'a> Session<'a> {
             DetectorArg::InStep => Detector::InStep,
         };
         let start = Version(source.start());
-        let options = NodeOptions { run: RUN, detector, ..source.options() };
+        let options = NodeOptions { run: RUN, detector, device, ..source.options() };
         let node = Node::start(plan.clone(), options).await.map_err(runtime)?;
         let memory = TrainerMemory {
             ranks: source.memory(),

@@ -4,16 +4,17 @@ use crate::args::{DetectorArg, SyncArgs};
 use crate::console::{Activity, Console};
 use crate::failure::Failure;
 use crate::family::FamilyArg;
-use crate::files::{BadInput, Folder, RecordedStep, Slot};
+use crate::files::{Folder, RecordedStep, Slot};
 use crate::placement::Placement;
 use crate::plan;
 use crate::run::run;
 use crate::source::StateSource;
-use driftless::{LayoutClaim, SourceBinding, StateBuffer, StepMask, WordBuffer};
+use driftless::{Device, DeviceError, LayoutClaim, SourceBinding, StepMask};
 use driftless_layout::{Model, ParamMeta, RemapPlan, ServedDtypes};
 use driftless_numerics::bf16::widen;
 use driftless_numerics::{Cast, Family, StepParams};
 use driftless_types::{Dtype, index_of};
+use std::sync::Arc;
 use tokio::task::block_in_place;
 
 /// Checks every file, then runs.
@@ -23,8 +24,10 @@ pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
     let plan = plan(&folder, &args)?;
     folder.check(plan.params())?;
     let console = Console::of_run(&args.run, folder.steps().len());
-    let source = block_in_place(|| FolderSource::new(folder, &plan, &args, console.activity()))?;
-    run(plan, Box::new(source), args.run, console).await
+    let device = args.run.open_device()?;
+    let load = || FolderSource::new(folder, &plan, &args, Arc::clone(&device), console.activity());
+    let source = block_in_place(load)?;
+    run(plan, Box::new(source), args.run, device, console).await
 }
 
 fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
@@ -43,6 +46,7 @@ struct FolderSource {
     params: Vec<ParamMeta>,
     placement: Placement,
     memory: Vec<Vec<SourceBinding>>,
+    device: Arc<dyn Device>,
     /// The index of the step reached; `None`: the start.
     reached: Option<usize>,
     /// Reading takes a while: it says how far it is.
@@ -51,14 +55,21 @@ struct FolderSource {
 
 impl FolderSource {
     /// Memory that holds the starting policy. What the masters were then was not recorded, but their served bits were.
-    fn new(folder: Folder, plan: &RemapPlan, args: &SyncArgs, activity: Activity) -> Result<Self, BadInput> {
+    fn new(
+        folder: Folder,
+        plan: &RemapPlan,
+        args: &SyncArgs,
+        device: Arc<dyn Device>,
+        activity: Activity,
+    ) -> Result<Self, Failure> {
         let (params, placement) = (plan.params().to_vec(), Placement::new(plan));
-        let memory = zeroed(plan, args.run.detector);
-        let source = Self { folder, family: args.family, params, placement, memory, reached: None, activity };
+        let memory = zeroed(plan, args.run.detector, &*device).map_err(memory_failed)?;
+        let (family, reached) = (args.family, None);
+        let source = Self { folder, family, params, placement, memory, device, reached, activity };
         for param in &source.params {
             source.says("loading", source.folder.start_step(), param);
             let words = source.folder.start().words(param)?;
-            source.write(param, Slot::Master, &masters_of(param.dtype, &words));
+            source.write(param, Slot::Master, &masters_of(param.dtype, &words))?;
         }
         Ok(source)
     }
@@ -75,7 +86,7 @@ impl FolderSource {
         self.reached.map(|index| &self.folder.steps()[index])
     }
 
-    fn write(&self, param: &ParamMeta, slot: Slot, values: &[f32]) {
+    fn write(&self, param: &ParamMeta, slot: Slot, values: &[f32]) -> Result<(), Failure> {
         for place in self.placement.sources(param) {
             let binding = &self.memory[place.sender][place.tensor];
             let memory = match slot {
@@ -83,31 +94,38 @@ impl FolderSource {
                 Slot::ExpAvg => &binding.exp_avg,
                 Slot::ExpAvgSq => &binding.exp_avg_sq,
             };
-            place.fill(param, values, &mut memory.write());
+            let written = memory.write_range(place.range(), |local| place.fill(param, values, local));
+            written.map_err(memory_failed)?;
         }
+        Ok(())
     }
 
     /// Before a state is overwritten by the next: its served bits are what a trainer's model would still hold.
-    fn keep_old_bits(&self, cast: Cast) {
+    fn keep_old_bits(&self, cast: Cast) -> Result<(), DeviceError> {
         for binding in self.memory.iter().flatten() {
             let Some(model) = &binding.model else { continue };
-            for (old, master) in model.write().iter_mut().zip(binding.master.read().iter()) {
-                *old = cast.bits(*master);
-            }
+            model.write(&self.served(binding, cast)?)?;
         }
+        Ok(())
     }
 
     /// After it: what an optimizer would have marked in its step.
-    fn mark_changes(&self, cast: Cast) {
+    fn mark_changes(&self, cast: Cast) -> Result<(), DeviceError> {
         for binding in self.memory.iter().flatten() {
             let (Some(model), Some(mask)) = (&binding.model, &binding.mask) else { continue };
-            let (model, master, mut mask) = (model.read(), binding.master.read(), mask.lock());
-            for (index, (old, new)) in model.iter().zip(master.iter()).enumerate() {
-                if cast.bits(*new) != *old {
+            let (model, new, mut mask) = (model.view()?, self.served(binding, cast)?, mask.lock());
+            for (index, (old, new)) in model.iter().zip(&new).enumerate() {
+                if new != old {
                     mask.insert(index);
                 }
             }
         }
+        Ok(())
+    }
+
+    fn served(&self, binding: &SourceBinding, cast: Cast) -> Result<Vec<u16>, DeviceError> {
+        let bits = self.device.served_bits(binding.master.lend().elements(), cast)?;
+        Ok(bits.view()?.to_vec())
     }
 
     fn params_of(&self, recorded: &RecordedStep) -> StepParams {
@@ -147,15 +165,15 @@ impl StateSource for FolderSource {
         self.reached = self.folder.steps().iter().position(|recorded| recorded.step == version);
         let recorded = self.recorded().expect("a run asks only for recorded versions");
         let cast = self.params_of(recorded).family.cast();
-        self.keep_old_bits(cast);
+        self.keep_old_bits(cast).map_err(memory_failed)?;
         for param in &self.params {
             self.says("reading", version, param);
             // One slot at a time: the largest of them bounds what is held beside the trainer's memory.
             for &slot in recorded.state.slots() {
-                self.write(param, slot, &recorded.state.read(param, slot)?);
+                self.write(param, slot, &recorded.state.read(param, slot)?)?;
             }
         }
-        self.mark_changes(cast);
+        self.mark_changes(cast).map_err(memory_failed)?;
         Ok(self.params_of(recorded))
     }
 
@@ -178,16 +196,24 @@ impl StateSource for FolderSource {
     }
 }
 
-fn zeroed(plan: &RemapPlan, detector: DetectorArg) -> Vec<Vec<SourceBinding>> {
-    let zeros = |elements| StateBuffer::new(vec![0.0; index_of(elements)]);
+fn memory_failed(error: DeviceError) -> Failure {
+    Failure::Runtime(error.into())
+}
+
+fn zeroed(
+    plan: &RemapPlan,
+    detector: DetectorArg,
+    device: &dyn Device,
+) -> Result<Vec<Vec<SourceBinding>>, DeviceError> {
+    let zeros = |elements| device.zeros(index_of(elements));
     let binding = |elements| {
-        let binding = SourceBinding::new(zeros(elements), zeros(elements), zeros(elements));
-        let model = || WordBuffer::new(vec![0; index_of(elements)]);
-        match detector {
+        let binding = SourceBinding::new(zeros(elements)?, zeros(elements)?, zeros(elements)?);
+        let model = || device.words(vec![0; index_of(elements)]);
+        Ok(match detector {
             DetectorArg::Inversion | DetectorArg::Snapshot => binding,
-            DetectorArg::PreCopy => binding.with_model(model()),
-            DetectorArg::InStep => binding.with_model(model()).with_mask(StepMask::new(index_of(elements))),
-        }
+            DetectorArg::PreCopy => binding.with_model(model()?),
+            DetectorArg::InStep => binding.with_model(model()?).with_mask(StepMask::new(index_of(elements))),
+        })
     };
     let senders = plan.senders().iter();
     senders.map(|sender| sender.tensors.iter().map(|tensor| binding(tensor.elements())).collect()).collect()

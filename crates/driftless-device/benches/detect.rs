@@ -4,7 +4,8 @@
 #![allow(clippy::print_stdout, reason = "a table on stdout is what a benchmark is for")]
 
 use driftless_device::{
-    Bitset, ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
+    Bitset, ChangeList, ChangeSource, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule,
+    UndoLog,
 };
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{DigestKeys, Family, GroupStep, Hyperparameters, Rule, bf16};
@@ -86,7 +87,15 @@ impl Bench {
     fn invert_on(&self, device: CpuDevice, rule: &PieceRule) -> Detected {
         let rules = std::slice::from_ref(rule);
         let (master, exp_avg, exp_avg_sq) = (&self.master[..], &self.exp_avg[..], &self.exp_avg_sq[..]);
-        self.detect_on(device, ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
+        self.detect_on(
+            device,
+            ChangeSource::Inversion {
+                master: master.into(),
+                exp_avg: exp_avg.into(),
+                exp_avg_sq: exp_avg_sq.into(),
+                rules,
+            },
+        )
     }
 
     fn fragment(&self) -> Fragment {
@@ -182,7 +191,7 @@ fn detection(bench: &Bench) {
     for family in [Family::Torch, Family::Agnostic] {
         let rule = rule(family);
         let found = bench.invert(&rule);
-        let share = found.changes.indices.len() as f64 / bench.master.len() as f64;
+        let share = found.changes.count() as f64 / bench.master.len() as f64;
         let name = format!("detect {family} ({:.2} %)", 100.0 * share);
         compare(&name, 12 * ROWS * COLS, || seconds(|| drop(black_box(bench.invert(&rule)))), sum);
         let name = format!("detect {family}, no digest");
@@ -209,7 +218,8 @@ fn snapshot(bench: &Bench) {
         || {
             previous.iter_mut().step_by(100).for_each(|word| *word ^= 1);
             let (master, diffs) = (&bench.master[..], &[PieceDiff::Compare][..]);
-            let source = ChangeSource::Snapshot { master, previous: &mut previous, diffs };
+            let source =
+                ChangeSource::Snapshot { master: master.into(), previous: (&mut previous).into(), diffs };
             seconds(|| drop(black_box(bench.detect(source))))
         },
         || {
@@ -231,7 +241,7 @@ fn old_bits(bench: &Bench) {
         "pre-copy (1 %)",
         6 * ROWS * COLS,
         || {
-            let source = ChangeSource::PreCopy { master, model: &model, diffs };
+            let source = ChangeSource::PreCopy { master: master.into(), model: (&model).into(), diffs };
             seconds(|| drop(black_box(bench.detect(source))))
         },
         || {
@@ -244,7 +254,7 @@ fn old_bits(bench: &Bench) {
         "in-step (1 %)",
         4 * ROWS * COLS + ROWS * COLS / 8,
         || {
-            let source = ChangeSource::InStep { master, changed: &mask, diffs };
+            let source = ChangeSource::InStep { master: master.into(), changed: &mask, diffs };
             seconds(|| drop(black_box(bench.detect(source))))
         },
         || {
@@ -258,17 +268,17 @@ fn old_bits(bench: &Bench) {
 
 /// Remap and scatter, in nanoseconds per changed element; the digest is what a scatter without it does not take.
 fn after_detection(bench: &Bench) {
-    let changes: Vec<Changes> = vec![bench.invert(&rule(Family::Torch)).changes];
+    let changes: Vec<ChangeList> = vec![bench.invert(&rule(Family::Torch)).changes];
     let fragment = bench.fragment();
     let mut dst = vec![0; bench.master.len() / 2];
     let mut undo = UndoLog::new();
     let mut set = bench.device.remap(&changes, &fragment).expect("the fragment fits");
     let mut scatter = |device: CpuDevice, set: &ChangeSet| {
         let time = seconds(|| {
-            let done = device.scatter(&mut dst, &fragment, COLS, set, &bench.keys, &mut undo);
+            let done = device.scatter((&mut dst).into(), &fragment, COLS, set, &bench.keys, &mut undo);
             black_box(done.expect("the fragment fits"));
         });
-        device.undo(&mut dst, &mut undo).expect("the same tensor");
+        device.undo((&mut dst).into(), &mut undo).expect("the same tensor");
         time
     };
     let mut times = [const { Vec::new() }; 3];
@@ -307,7 +317,7 @@ fn digest_of_words(bench: &Bench) {
     for _ in 0..ROUNDS {
         times.push(seconds(|| {
             for _ in 0..BLOCKS {
-                let digest = bench.device.digest(black_box(&words), &dest, &bench.params, &bench.keys);
+                let digest = bench.device.digest(black_box(&words).into(), &dest, &bench.params, &bench.keys);
                 black_box(digest.expect("the box fits"));
             }
         }));

@@ -1,9 +1,10 @@
 //! What a backend does: the four kernels behind one object-safe trait.
 
-use crate::{Bitset, DeviceError, UndoLog};
+use crate::{BitsMut, Bitset, Buffer, ChangeList, DeviceError, ElementSet, Elements, ElementsMut, UndoLog};
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, MasterAudit, Rule, StepClass};
 use driftless_types::{ChangeSet, Digest};
+use std::fmt;
 use std::sync::atomic::AtomicBool;
 
 /// How one piece of a source tensor is judged under inversion.
@@ -26,7 +27,7 @@ pub enum PieceDiff {
     Dense,
 }
 
-/// What knows the old bits of a source tensor. Every slice has one entry per owned element.
+/// What knows the old bits of a source tensor. Each of its memories has one entry per owned element.
 ///
 /// Whatever the source says, the digest is taken over the new bits of every piece: that is why it can prove the source.
 #[derive(Debug)]
@@ -34,11 +35,11 @@ pub enum ChangeSource<'a> {
     /// The optimizer's own state, from which the step is inverted.
     Inversion {
         /// FP32 master weights after the step.
-        master: &'a [f32],
+        master: Elements<'a, f32>,
         /// First moments after the step.
-        exp_avg: &'a [f32],
+        exp_avg: Elements<'a, f32>,
         /// Second moments after the step; empty if no rule reads them, as that of SGD.
-        exp_avg_sq: &'a [f32],
+        exp_avg_sq: Elements<'a, f32>,
         /// One per piece of the tensor, in order.
         rules: &'a [PieceRule],
     },
@@ -49,9 +50,9 @@ pub enum ChangeSource<'a> {
     /// next one must take every piece as [`PieceDiff::Dense`].
     Snapshot {
         /// FP32 master weights after the step.
-        master: &'a [f32],
+        master: Elements<'a, f32>,
         /// Served bits at the last published version.
-        previous: &'a mut [u16],
+        previous: ElementsMut<'a, u16>,
         /// One per piece of the tensor, in order.
         diffs: &'a [PieceDiff],
     },
@@ -59,9 +60,9 @@ pub enum ChangeSource<'a> {
     /// overwrites them: exact for any optimizer.
     PreCopy {
         /// FP32 master weights after the step.
-        master: &'a [f32],
+        master: Elements<'a, f32>,
         /// Served bits before the step, still.
-        model: &'a [u16],
+        model: Elements<'a, u16>,
         /// One per piece of the tensor, in order.
         diffs: &'a [PieceDiff],
     },
@@ -69,7 +70,7 @@ pub enum ChangeSource<'a> {
     /// any optimizer. They are those of this step alone.
     InStep {
         /// FP32 master weights after the step.
-        master: &'a [f32],
+        master: Elements<'a, f32>,
         /// The elements whose served bits the step changed.
         changed: &'a Bitset,
         /// One per piece of the tensor, in order.
@@ -128,10 +129,10 @@ pub enum Pending<'a> {
     Absent,
     /// The changes of this step are published with all that are pending: these are listed too, with the bits that are
     /// there now, and the set is cleared. An element that returned to its old bits may be listed, none is missed.
-    Drain(&'a mut Bitset),
+    Drain(BitsMut<'a>),
     /// This step is not published: its changes are added to the set instead of listed, pieces that would go whole are
     /// added whole, and nothing is digested. Parameters served in FP32 have no bits in it.
-    Collect(&'a mut Bitset),
+    Collect(BitsMut<'a>),
 }
 
 /// The elements of a source tensor that may have changed, with their new bits.
@@ -147,7 +148,7 @@ pub struct Changes {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Detected {
     /// The elements to send, but none of pieces that go dense and none of parameters served in FP32.
-    pub changes: Changes,
+    pub changes: ChangeList,
     /// How far each of `changes` has provably moved at most, if it was asked for: what congruence coding needs. Exact
     /// where the old bits were at hand, and [`StepClass::Far`] for changes that were pending.
     pub classes: Vec<StepClass>,
@@ -176,8 +177,8 @@ pub struct Scattered {
 ///
 /// Every method is a pure function of its arguments and the memory that they lend; `params` is the table of all
 /// parameters, indexed by id. Arguments that contradict each other are a [`DeviceError`], and then nothing was written.
-pub trait Device: Send + Sync {
-    /// The backend's name, for logs: such as `cpu`.
+pub trait Device: fmt::Debug + Send + Sync {
+    /// The backend's name, for logs: such as `cpu` or `cuda:0`.
     fn name(&self) -> &str;
 
     /// Finds the changed elements of a source tensor and the digest of its new bits, in one pass.
@@ -203,7 +204,19 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// A run that speaks of a tensor outside `changes`, or that overruns the fragment's box.
-    fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+    fn remap(&self, changes: &[ChangeList], fragment: &Fragment) -> Result<ChangeSet, DeviceError>;
+
+    /// [`Self::remap`] of several fragments, in order: a device hands them over in one go.
+    ///
+    /// # Errors
+    /// As [`Self::remap`], of the first fragment that does not fit.
+    fn remap_all(
+        &self,
+        changes: &[ChangeList],
+        fragments: &[&Fragment],
+    ) -> Result<Vec<ChangeSet>, DeviceError> {
+        fragments.iter().map(|fragment| self.remap(changes, fragment)).collect()
+    }
 
     /// The classes of the changes in a fragment, in the order in which [`Self::remap`] lists them: `classes[i]` are those
     /// of `changes[i]`.
@@ -212,7 +225,7 @@ pub trait Device: Send + Sync {
     /// As [`Self::remap`], and if a list of classes is not as long as its list of changes.
     fn remap_classes(
         &self,
-        changes: &[Changes],
+        changes: &[ChangeList],
         classes: &[Vec<StepClass>],
         fragment: &Fragment,
     ) -> Result<Vec<StepClass>, DeviceError>;
@@ -221,7 +234,12 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// A run outside `masters`, or runs that do not cover the fragment's box in order.
-    fn gather(&self, masters: &[&[f32]], fragment: &Fragment, cast: Cast) -> Result<ChangeSet, DeviceError>;
+    fn gather(
+        &self,
+        masters: &[Elements<'_, f32>],
+        fragment: &Fragment,
+        cast: Cast,
+    ) -> Result<ChangeSet, DeviceError>;
 
     /// Writes a change set into a destination tensor of words, old words noted in `undo` before each block of writes.
     ///
@@ -231,7 +249,7 @@ pub trait Device: Send + Sync {
     /// A position outside the fragment, a fragment outside `dst`, or a change set of another dtype or length.
     fn scatter(
         &self,
-        dst: &mut [u16],
+        dst: ElementsMut<'_, u16>,
         fragment: &Fragment,
         param_cols: u64,
         changes: &ChangeSet,
@@ -243,7 +261,7 @@ pub trait Device: Send + Sync {
     ///
     /// # Errors
     /// `dst` is shorter than the tensor that was written.
-    fn undo(&self, dst: &mut [u16], undo: &mut UndoLog) -> Result<(), DeviceError>;
+    fn undo(&self, dst: ElementsMut<'_, u16>, undo: &mut UndoLog) -> Result<(), DeviceError>;
 
     /// The digest of a destination tensor's words in canonical coordinates, padding left out: a full rehash.
     ///
@@ -251,9 +269,51 @@ pub trait Device: Send + Sync {
     /// A box outside `words` or outside its parameter.
     fn digest(
         &self,
-        words: &[u16],
+        words: Elements<'_, u16>,
         tensor: &DestTensor,
         params: &[ParamMeta],
         keys: &DigestKeys,
     ) -> Result<Digest, DeviceError>;
+
+    /// Zeros where this backend works.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    fn zeros(&self, elements: usize) -> Result<Buffer<f32>, DeviceError>;
+
+    /// Words where this backend works.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    fn words(&self, words: Vec<u16>) -> Result<Buffer<u16>, DeviceError>;
+
+    /// A copy of masters, where they are.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    fn copy(&self, masters: Elements<'_, f32>) -> Result<Buffer<f32>, DeviceError>;
+
+    /// The BF16 bits by which masters are served.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    fn served_bits(&self, masters: Elements<'_, f32>, cast: Cast) -> Result<Buffer<u16>, DeviceError>;
+
+    /// The empty set of so many possible elements.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    fn empty_set(&self, elements: usize) -> Result<ElementSet, DeviceError>;
+
+    /// Puts all of `changes` into `set`, which has one bit per element of the tensor that they are of.
+    ///
+    /// # Errors
+    /// A set or changes of another place.
+    fn remember(&self, set: &mut ElementSet, changes: &ChangeList) -> Result<(), DeviceError>;
+
+    /// How many elements are in a set.
+    ///
+    /// # Errors
+    /// A set of another place.
+    fn count(&self, set: &ElementSet) -> Result<u64, DeviceError>;
 }

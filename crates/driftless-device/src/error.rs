@@ -30,6 +30,25 @@ pub enum DeviceError {
         /// The cast of the served bits.
         expected: Cast,
     },
+    /// No backend has this name.
+    #[error("no device is called {0:?}, expected cpu, or cuda:0 for the first GPU")]
+    UnknownPlace(String),
+    /// The program was built without the backend.
+    #[error("{place} needs a program built with its feature `{feature}`: cargo build --features {feature}")]
+    NotBuilt {
+        /// The device.
+        place: String,
+        /// The cargo feature.
+        feature: &'static str,
+    },
+    /// Memory is not where the backend works.
+    #[error("the memory is on {found}, expected {expected}")]
+    Place {
+        /// Where it is.
+        found: String,
+        /// Where the backend works.
+        expected: String,
+    },
     /// A plan speaks of a parameter that the given table lacks.
     #[error("parameter {0} is not in the table of parameters")]
     UnknownParam(ParamId),

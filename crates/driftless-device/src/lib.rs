@@ -2,7 +2,7 @@
 //!
 //! [`Device`] is the trait of a backend; [`CpuDevice`] is the one for host memory, and a product of its own: trainers
 //! that offload the optimizer run it in place. Kernels are loops over slices that somebody lends; [`SharedBuffer`]
-//! is how the memory of a trainer or an engine is lent safely.
+//! is how the memory of a trainer or an engine is lent safely, and [`Buffer`] says where it is.
 //!
 //! - **DV-1 (no torn access).** A buffer is read and written under guards only.
 //! - **DV-2 (undo is exact).** Old words are logged before they are overwritten, and restored in reverse.
@@ -12,17 +12,26 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod bitset;
+mod buffer;
+mod changes;
 mod cpu;
 mod device;
 mod error;
+mod fit;
+mod lent;
 mod memory;
+mod place;
 mod undo;
 
 pub use bitset::{Bitset, StepMask};
+pub use buffer::{Buffer, DeviceBuffer, DeviceMemory, ElementSet, HOST, HostView, Lent, LentMut};
+pub use changes::{ChangeList, DeviceChanges};
 pub use cpu::CpuDevice;
 pub use device::{
     ChangeSource, Changes, Classes, DetectOptions, Detected, Device, Pending, PieceDiff, PieceRule, Scattered,
 };
 pub use error::DeviceError;
+pub use lent::{BitsMut, Elements, ElementsMut};
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
-pub use undo::UndoLog;
+pub use place::Place;
+pub use undo::{DeviceUndo, UndoLog};

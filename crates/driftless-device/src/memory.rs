@@ -15,9 +15,23 @@ use std::slice;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// What a buffer may hold: plain numbers, of which every bit pattern is a value.
-pub trait Element: Copy + Send + Sync + 'static {}
+pub trait Element: Copy + Default + fmt::Debug + Send + Sync + 'static {}
 impl Element for f32 {}
 impl Element for u16 {}
+impl Element for u32 {}
+impl Element for u64 {}
+
+/// The bytes of plain numbers.
+pub(crate) fn bytes_of<T: Element>(elements: &[T]) -> &[u8] {
+    // SAFETY: the elements are plain numbers without padding, so their bytes are initialized; a byte has no alignment.
+    unsafe { slice::from_raw_parts(elements.as_ptr().cast(), size_of_val(elements)) }
+}
+
+/// The bytes of plain numbers, to be written.
+pub(crate) fn bytes_of_mut<T: Element>(elements: &mut [T]) -> &mut [u8] {
+    // SAFETY: as in `bytes_of`, and every bit pattern is a value of an `Element`; the borrow is exclusive.
+    unsafe { slice::from_raw_parts_mut(elements.as_mut_ptr().cast(), size_of_val(elements)) }
+}
 
 /// FP32 optimizer state or master weights, one `f32` per element.
 pub type StateBuffer = SharedBuffer<f32>;

@@ -5,6 +5,25 @@
 //!   short anywhere, and one that wrote a word twice.
 
 use crate::DeviceError;
+use crate::buffer::HOST;
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+/// Words that were overwritten on a device, which keeps them.
+pub trait DeviceUndo: fmt::Debug + Send + Sync + 'static {
+    /// The device, such as `cuda:0`.
+    fn device(&self) -> &str;
+
+    /// How many words it would put back.
+    fn words(&self) -> usize;
+
+    /// The memory that it takes on the device, in bytes.
+    fn bytes(&self) -> usize;
+
+    /// The backend's own type.
+    fn as_any(&self) -> &dyn Any;
+}
 
 /// The old words of one tensor, in the order in which they were overwritten.
 ///
@@ -18,6 +37,8 @@ pub struct UndoLog {
     words: Vec<u16>,
     /// One more than the highest word index in the log.
     extent: usize,
+    /// What a device keeps, in the order of writing; a tensor is on the host or on a device, never on both.
+    on_device: Vec<Arc<dyn DeviceUndo>>,
 }
 
 /// Some words that were overwritten together.
@@ -47,19 +68,21 @@ impl UndoLog {
     /// Whether there is nothing to undo.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.records.is_empty()
+        self.records.is_empty() && self.on_device.is_empty()
     }
 
     /// The number of words that the log would put back.
     #[must_use]
     pub fn words(&self) -> usize {
-        self.words.len()
+        self.words.len() + self.on_device.iter().map(|record| record.words()).sum::<usize>()
     }
 
     /// Bytes that the entries take: what a memory report should count for this log.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        size_of_val(&self.records[..]) + size_of_val(&self.distances[..]) + size_of_val(&self.words[..])
+        let on_host =
+            size_of_val(&self.records[..]) + size_of_val(&self.distances[..]) + size_of_val(&self.words[..]);
+        on_host + self.on_device.iter().map(|record| record.bytes()).sum::<usize>()
     }
 
     /// Forgets every entry, and keeps the memory for the next attempt.
@@ -68,6 +91,19 @@ impl UndoLog {
         self.distances.clear();
         self.words.clear();
         self.extent = 0;
+        self.on_device.clear();
+    }
+
+    /// DV-2: notes words that a device keeps, before they are overwritten.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only devices keep words"))]
+    pub(crate) fn record_on_device(&mut self, record: Arc<dyn DeviceUndo>) {
+        self.on_device.push(record);
+    }
+
+    /// What devices keep, in the order of writing.
+    #[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only devices keep words"))]
+    pub(crate) fn on_device(&self) -> &[Arc<dyn DeviceUndo>] {
+        &self.on_device
     }
 
     /// Notes that the words at `base..` are about to be overwritten.
@@ -111,6 +147,9 @@ impl UndoLog {
     ///
     /// Cut short, it can be run again: the log is emptied at the very end.
     pub(crate) fn restore(&mut self, dst: &mut [u16]) -> Result<(), DeviceError> {
+        if let Some(record) = self.on_device.first() {
+            return Err(DeviceError::Place { found: record.device().to_owned(), expected: HOST.to_owned() });
+        }
         if dst.len() < self.extent {
             let (found, expected) = (dst.len() as u64, self.extent as u64);
             return Err(DeviceError::Length { what: "the tensor to undo", found, expected });

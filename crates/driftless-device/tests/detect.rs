@@ -10,7 +10,7 @@ use driftless_layout::{Piece, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, Family, MasterAudit, bf16};
 use driftless_types::{Digest, Dtype, ParamId};
 use std::sync::atomic::AtomicBool;
-use support::{RUN, Rng, State, canonical, inversion, masters, params, served, tensor, usual_rule};
+use support::{RUN, Rng, State, canonical, inversion, listed, masters, params, served, tensor, usual_rule};
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
@@ -51,7 +51,7 @@ fn expected(
 
 fn check(detected: &Detected, expected: (Changes, Vec<Digest>)) {
     assert_eq!(detected.first_cell, 10);
-    assert_eq!(detected.changes, expected.0);
+    assert_eq!(*listed(detected), expected.0);
     assert_eq!(detected.cells, expected.1);
 }
 
@@ -94,14 +94,15 @@ fn dv4_all_sources_serve_the_bits_of_the_trainers_own_cast() {
         let source = inversion(&state, &rules);
         let inverted = device.detect(&tensor, &params, source, options(), &keys, &RUNNING).expect("all fits");
         let of = |index: &u32| Cast::HalfAway.bits(state.master[*index as usize]);
-        assert!(inverted.changes.indices.iter().map(of).eq(inverted.changes.values.iter().copied()));
+        assert!(listed(&inverted).indices.iter().map(of).eq(listed(&inverted).values.iter().copied()));
         let mut previous = bits(Cast::NearestEven);
         let (master, diffs) = (&state.master[..], [PieceDiff::Compare; 7]);
-        let source = ChangeSource::Snapshot { master, previous: &mut previous, diffs: &diffs };
+        let source =
+            ChangeSource::Snapshot { master: master.into(), previous: (&mut previous).into(), diffs: &diffs };
         let compared = device.detect(&tensor, &params, source, options(), &keys, &RUNNING).expect("all fits");
         assert_eq!(compared.cells, inverted.cells);
-        assert!(!compared.changes.indices.is_empty(), "a snapshot by the other cast differs on ties");
-        assert!(compared.changes.indices.iter().map(of).eq(compared.changes.values.iter().copied()));
+        assert!(!listed(&compared).indices.is_empty(), "a snapshot by the other cast differs on ties");
+        assert!(listed(&compared).indices.iter().map(of).eq(listed(&compared).values.iter().copied()));
     }
 }
 
@@ -150,7 +151,11 @@ fn snapshot_lists_what_differs_and_becomes_the_new_bits() {
         expected(&tensor, &state, &keys, Cast::NearestEven, &|piece, at| piece != 1 && old[at] != new[at]);
     for device in CpuDevice::all() {
         let mut previous = old.clone();
-        let source = ChangeSource::Snapshot { master: &state.master, previous: &mut previous, diffs: &diffs };
+        let source = ChangeSource::Snapshot {
+            master: (&state.master).into(),
+            previous: (&mut previous).into(),
+            diffs: &diffs,
+        };
         let found = device
             .detect(&tensor, &params(), source, DetectOptions::default(), &keys, &RUNNING)
             .expect("all fits");

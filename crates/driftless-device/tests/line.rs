@@ -4,7 +4,8 @@
 mod support;
 
 use driftless_device::{
-    ChangeSource, Changes, CpuDevice, DetectOptions, Detected, Device, PieceDiff, PieceRule, UndoLog,
+    ChangeList, ChangeSource, CpuDevice, DetectOptions, Detected, Device, Elements, PieceDiff, PieceRule,
+    UndoLog,
 };
 use driftless_layout::{
     Fragment, Model, ModelConfig, ReceiverPlan, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
@@ -68,8 +69,8 @@ impl Trainer {
         }
     }
 
-    fn masters(&self) -> Vec<&[f32]> {
-        self.states.iter().map(|state| &state.master[..]).collect()
+    fn masters(&self) -> Vec<Elements<'_, f32>> {
+        self.states.iter().map(|state| (&state.master).into()).collect()
     }
 
     fn invert(&self, sender: &SenderPlan, plan: &RemapPlan, keys: &DigestKeys) -> Vec<Detected> {
@@ -79,9 +80,9 @@ impl Trainer {
             let tensor: &driftless_layout::SourceTensor = tensor;
             let rules = vec![rule.clone(); tensor.pieces.len()];
             let source = ChangeSource::Inversion {
-                master: &state.master,
-                exp_avg: &state.exp_avg,
-                exp_avg_sq: &state.exp_avg_sq,
+                master: (&state.master).into(),
+                exp_avg: (&state.exp_avg).into(),
+                exp_avg_sq: (&state.exp_avg_sq).into(),
                 rules: &rules,
             };
             CpuDevice::new()
@@ -96,7 +97,11 @@ impl Trainer {
         tensors
             .map(|((tensor, state), previous)| {
                 let diffs = vec![PieceDiff::Compare; tensor.pieces.len()];
-                let source = ChangeSource::Snapshot { master: &state.master, previous, diffs: &diffs };
+                let source = ChangeSource::Snapshot {
+                    master: (&state.master).into(),
+                    previous: previous.into(),
+                    diffs: &diffs,
+                };
                 CpuDevice::new()
                     .detect(tensor, plan.params(), source, DetectOptions::default(), keys, &RUNNING)
                     .expect("the plan fits")
@@ -132,7 +137,7 @@ impl Rollout {
         let at = fragment.dst_tensor as usize;
         let cols = plan.param(fragment.param).cols();
         let done = CpuDevice::new()
-            .scatter(&mut self.tensors[at], fragment, cols, changes, keys, &mut self.undo[at])
+            .scatter((&mut self.tensors[at]).into(), fragment, cols, changes, keys, &mut self.undo[at])
             .expect("the plan fits");
         self.digests[at] += done.delta;
         self.changed += done.changed;
@@ -140,13 +145,14 @@ impl Rollout {
 
     fn undo(&mut self) {
         for (words, undo) in self.tensors.iter_mut().zip(&mut self.undo) {
-            CpuDevice::new().undo(words, undo).expect("the same tensor");
+            CpuDevice::new().undo(words.into(), undo).expect("the same tensor");
         }
     }
 
     fn prove(&self, plan: &RemapPlan, receiver: &ReceiverPlan, keys: &DigestKeys) {
         for ((tensor, words), digest) in receiver.tensors.iter().zip(&self.tensors).zip(&self.digests) {
-            let found = CpuDevice::new().digest(words, tensor, plan.params(), keys).expect("the plan fits");
+            let found =
+                CpuDevice::new().digest(words.into(), tensor, plan.params(), keys).expect("the plan fits");
             assert_eq!(found, *digest, "{}", tensor.name);
         }
     }
@@ -196,7 +202,7 @@ fn sync(
     let receivers = receivers(plan);
     let cells = cells(sender, &detected);
     assert!(detected.iter().all(|found| found.bound_exceeded.iter().all(Option::is_none)));
-    let changes: Vec<Changes> = detected.into_iter().map(|found| found.changes).collect();
+    let changes: Vec<ChangeList> = detected.into_iter().map(|found| found.changes).collect();
     for edge in &sender.edges {
         let at = receivers.iter().position(|receiver| receiver.id == edge.receiver).expect("a receiver");
         for fragment in &edge.fragments {

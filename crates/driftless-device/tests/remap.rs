@@ -3,7 +3,7 @@
 
 mod support;
 
-use driftless_device::{Changes, CpuDevice, Device, DeviceError};
+use driftless_device::{ChangeList, Changes, CpuDevice, Device, DeviceError, Elements};
 use driftless_layout::{Box2, Fragment, SourceRun};
 use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, ParamId};
@@ -72,6 +72,10 @@ fn random_changes(tensors: usize, one_in: u64, rng: &mut Rng) -> Vec<Changes> {
     (0..tensors).map(|_| one(rng)).collect()
 }
 
+fn lists(changes: &[Changes]) -> Vec<ChangeList> {
+    changes.iter().cloned().map(ChangeList::from).collect()
+}
+
 proptest! {
     #[test]
     fn remap_equals_brute_force(
@@ -87,7 +91,7 @@ proptest! {
             }
         }
         let wanted = ChangeSet::Sparse { positions: wanted.0, values: wanted.1 };
-        prop_assert_eq!(CpuDevice::new().remap(&changes, &fragment), Ok(wanted));
+        prop_assert_eq!(CpuDevice::new().remap(&lists(&changes), &fragment), Ok(wanted));
     }
 
     #[test]
@@ -102,7 +106,7 @@ proptest! {
             shapes.iter().map(|_| State::random(TENSOR_ELEMENTS, &mut rng).master).collect();
         let words = origins(&fragment).into_iter().flat_map(|(tensor, index)| served(dtype, cast, masters[tensor][index]));
         let wanted = ChangeSet::All(words.collect());
-        let slices: Vec<&[f32]> = masters.iter().map(Vec::as_slice).collect();
+        let slices: Vec<Elements<'_, f32>> = masters.iter().map(Elements::from).collect();
         prop_assert_eq!(CpuDevice::new().gather(&slices, &fragment, cast), Ok(wanted));
     }
 }
@@ -115,10 +119,10 @@ fn runs_that_contradict_the_fragment_are_refused() {
     let outcomes = |change: &dyn Fn(&mut Fragment)| {
         let mut fragment = fragment(&shapes, 5, Dtype::Bf16);
         change(&mut fragment);
-        let slices: Vec<&[f32]> = masters.iter().map(Vec::as_slice).collect();
+        let slices: Vec<Elements<'_, f32>> = masters.iter().map(Elements::from).collect();
         let device = CpuDevice::new();
         (
-            device.remap(&changes, &fragment).is_ok(),
+            device.remap(&lists(&changes), &fragment).is_ok(),
             device.gather(&slices, &fragment, Cast::NearestEven).is_ok(),
         )
     };
@@ -138,5 +142,8 @@ fn runs_that_contradict_the_fragment_are_refused() {
 fn an_fp32_fragment_has_no_single_changes() {
     let fragment = fragment(&[RunShape { rows: 1, gap: 0, offset: 0 }], 4, Dtype::Fp32);
     let changes = random_changes(1, 2, &mut Rng(1));
-    assert!(matches!(CpuDevice::new().remap(&changes, &fragment), Err(DeviceError::ChangeSet { .. })));
+    assert!(matches!(
+        CpuDevice::new().remap(&lists(&changes), &fragment),
+        Err(DeviceError::ChangeSet { .. })
+    ));
 }

@@ -127,7 +127,7 @@ proptest! {
         let (device, keys, mut rng) = (CpuDevice::new(), DigestKeys::new(RUN), Rng(seed));
         let before = words(place.elements() * place.dtype.words(), &mut rng);
         let (tensor, params) = (place.tensor(), place.params());
-        let rehash = |dst: &[u16]| device.digest(dst, &tensor, &params, &keys).expect("the box fits");
+        let rehash = |dst: &[u16]| device.digest(dst.into(), &tensor, &params, &keys).expect("the box fits");
         let mut dst = before.clone();
         let mut undo = UndoLog::new();
         // Two attempts at the same words, the second over the first: undo must unwind both.
@@ -136,13 +136,13 @@ proptest! {
             let (wanted, changed) = written(&place, &dst, &changes);
             let digest = rehash(&dst);
             let done = device
-                .scatter(&mut dst, &place.fragment(), place.param_cols, &changes, &keys, &mut undo)
+                .scatter((&mut dst).into(), &place.fragment(), place.param_cols, &changes, &keys, &mut undo)
                 .expect("all fits");
             prop_assert_eq!(&dst, &wanted);
             prop_assert_eq!(done.changed, changed);
             prop_assert_eq!(digest + done.delta, rehash(&dst));
         }
-        device.undo(&mut dst, &mut undo).expect("the same tensor");
+        device.undo((&mut dst).into(), &mut undo).expect("the same tensor");
         prop_assert_eq!(&dst, &before);
         prop_assert!(undo.is_empty());
     }
@@ -157,7 +157,7 @@ proptest! {
             let dst = &dst[place.word(k)..place.word(k) + each];
             dst.iter().zip(first..).map(|(&word, at)| keys.term(ParamId(0), at, word)).collect::<Vec<_>>()
         });
-        let found = CpuDevice::new().digest(&dst, &place.tensor(), &place.params(), &keys);
+        let found = CpuDevice::new().digest((&dst).into(), &place.tensor(), &place.params(), &keys);
         prop_assert_eq!(found, Ok(terms.sum()));
     }
 }
@@ -174,7 +174,7 @@ fn dv3_bad_change_sets_write_nothing() {
     let refused = |fragment: &Fragment, cols: u64, changes: &ChangeSet| {
         let (mut dst, mut undo) = (before.clone(), UndoLog::new());
         let keys = DigestKeys::new(RUN);
-        let found = CpuDevice::new().scatter(&mut dst, fragment, cols, changes, &keys, &mut undo);
+        let found = CpuDevice::new().scatter((&mut dst).into(), fragment, cols, changes, &keys, &mut undo);
         assert_eq!(found.is_err(), dst == before);
         assert_eq!(found.is_err(), undo.is_empty());
         found.is_err()
@@ -213,13 +213,13 @@ fn dv2_an_interrupted_scatter_is_undone_from_what_was_recorded() {
     let changes = changes(&place, &before, false, &mut rng);
     let (mut dst, mut undo) = (before.clone(), UndoLog::new());
     let device = CpuDevice::new();
-    device.scatter(&mut dst, &place.fragment(), 100, &changes, &keys, &mut undo).expect("all fits");
+    device.scatter((&mut dst).into(), &place.fragment(), 100, &changes, &keys, &mut undo).expect("all fits");
     // A task that died after any number of writes leaves a mix of old and new words under the same log.
     for (word, &old) in dst.iter_mut().zip(&before) {
         if rng.below(2) == 0 {
             *word = old;
         }
     }
-    device.undo(&mut dst, &mut undo).expect("the same tensor");
+    device.undo((&mut dst).into(), &mut undo).expect("the same tensor");
     assert_eq!(dst, before);
 }

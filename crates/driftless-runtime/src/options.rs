@@ -1,8 +1,10 @@
 //! Everything about a node that can be set, with its default.
 
 use crate::Failpoints;
+use driftless_device::{CpuDevice, Device};
 use driftless_proto::{CoordinatorOptions, LeadOptions, Limits};
 use driftless_types::RunId;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How the senders know what changed.
@@ -28,6 +30,8 @@ pub struct NodeOptions {
     pub run: RunId,
     /// How changes are detected.
     pub detector: Detector,
+    /// The backend that detects and applies: all memory that is attached must be where it works.
+    pub device: Arc<dyn Device>,
     /// Bounds of each exchange.
     pub limits: Limits,
     /// Deadlines of each replica's lead.
@@ -55,6 +59,7 @@ impl Default for NodeOptions {
         Self {
             run: RunId(uuid::Uuid::new_v4().into_bytes()),
             detector: Detector::Inversion,
+            device: Arc::new(CpuDevice::new()),
             limits: Limits {
                 staging_max_bytes: 16 << 30,
                 round_deadline: Duration::from_secs(10),

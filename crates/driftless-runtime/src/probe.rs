@@ -22,12 +22,12 @@ pub fn digest_sources(
     let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
     for (tensor, memory) in plan.tensors.iter().zip(memory) {
         let rules = vec![PieceRule::Dense; tensor.pieces.len()];
-        let (master, exp_avg) = (memory.master.read(), memory.exp_avg.read());
-        let exp_avg_sq = memory.exp_avg_sq.read();
+        let (master, exp_avg) = (memory.master.lend(), memory.exp_avg.lend());
+        let exp_avg_sq = memory.exp_avg_sq.lend();
         let source = ChangeSource::Inversion {
-            master: &master,
-            exp_avg: &exp_avg,
-            exp_avg_sq: &exp_avg_sq,
+            master: master.elements(),
+            exp_avg: exp_avg.elements(),
+            exp_avg_sq: exp_avg_sq.elements(),
             rules: &rules,
         };
         let (params, options) = (shared.plan.params(), DetectOptions::new(cast));

@@ -4,7 +4,7 @@ use crate::actor::{Child, CoordinatorMsg, ReceiverMsg, ShardMsg};
 use crate::binding::{ReceiverBinding, ReplicaBinding, SenderBinding, StepRequest};
 use crate::{Ledger, NodeOptions};
 use dashmap::DashMap;
-use driftless_device::{CpuDevice, Device};
+use driftless_device::Device;
 use driftless_layout::{ParamMeta, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_transport::{Loopback, LoopbackOptions, Transport};
@@ -23,7 +23,7 @@ pub struct Shared {
     /// Keys of the run's digests.
     pub keys: DigestKeys,
     /// Where weights live.
-    pub device: Box<dyn Device>,
+    pub device: Arc<dyn Device>,
     /// How bytes move.
     pub transport: Box<dyn Transport>,
     /// What is known of each version.
@@ -38,7 +38,7 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// The shared state of a node on the CPU backend with the loopback transport.
+    /// The shared state of a node on the backend of its options with the loopback transport.
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -51,8 +51,8 @@ impl Shared {
         Arc::new(Self {
             keys: DigestKeys::new(options.run),
             plan,
+            device: Arc::clone(&options.device),
             options,
-            device: Box::new(CpuDevice::new()),
             transport: Box::new(Loopback::new(loopback)),
             ledger: Ledger::default(),
             registry: Registry::default(),

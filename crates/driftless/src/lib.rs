@@ -21,7 +21,9 @@ pub use sync::{Outcome, SyncHandle};
 pub use trainer::{StepGuard, Trainer, TrainerMemory};
 
 pub use driftless_runtime::binding::{HookError, SourceBinding, TensorMemory};
-pub use driftless_runtime::device::{Bitset, StateBuffer, StepMask, WordBuffer};
+pub use driftless_runtime::device::{
+    Bitset, Buffer, CpuDevice, Device, DeviceError, HostView, Place, StateBuffer, StepMask, WordBuffer,
+};
 pub use driftless_runtime::layout::{
     DestTensor, LayoutError, Model, ModelConfig, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
     SourceTensor, Strides, TrainerLayout,

@@ -5,7 +5,7 @@ use driftless_runtime::binding::{
     DetectorState, FirstVersion, LiveTensor, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState,
     SourceBinding, TensorMemory, plan_over,
 };
-use driftless_runtime::device::WordBuffer;
+use driftless_runtime::device::{Buffer, DeviceError};
 use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, SenderPlan};
 use driftless_runtime::numerics::Cast;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
@@ -148,7 +148,7 @@ fn check_sources(plan: &SenderPlan, rank: &[SourceBinding], detector: Detector) 
         // What the detector reads beside the masters must be there: nothing counts as a buffer of no values.
         let (part, found) = match detector {
             Detector::Inversion | Detector::Snapshot => continue,
-            Detector::PreCopy => ("model", memory.model.as_ref().map_or(0, WordBuffer::len)),
+            Detector::PreCopy => ("model", memory.model.as_ref().map_or(0, Buffer::len)),
             Detector::InStep => ("mask", memory.mask.as_ref().map_or(0, |mask| mask.lock().len())),
         };
         length(&plan.name, &format!("{} ({part})", tensor.name), found, expected)?;
@@ -172,7 +172,7 @@ fn bind_trainer(shared: &Shared, memory: TrainerMemory) -> Result<Vec<SenderBind
         let strides = |source| NodeError::Strides { rank: plan.name.clone(), source };
         let plan = plan_over(plan, &rank).map_err(strides)?;
         let cells = probe::digest_sources(shared, &plan, &rank, cast)?;
-        let detector = detector_state(shared, &plan, &rank, memory.steps_taken, cast);
+        let detector = detector_state(shared, &plan, &rank, memory.steps_taken, cast)?;
         bindings.push(SenderBinding::new(plan, rank, detector, FirstVersion { version, cells }));
     }
     Ok(bindings)
@@ -234,22 +234,22 @@ fn detector_state(
     rank: &[SourceBinding],
     steps_taken: u64,
     cast: Cast,
-) -> DetectorState {
+) -> Result<DetectorState, DeviceError> {
     let pieces = plan.tensors.iter().flat_map(|tensor| &tensor.pieces);
     let steps_taken: BTreeMap<_, _> = pieces.map(|piece| (piece.param, steps_taken)).collect();
     let snapshot = match shared.options.detector {
         Detector::Inversion | Detector::PreCopy | Detector::InStep => Vec::new(),
-        Detector::Snapshot => rank.iter().map(|memory| served_bits(memory, cast)).collect(),
+        Detector::Snapshot => {
+            let bits =
+                |memory: &SourceBinding| shared.device.served_bits(memory.master.lend().elements(), cast);
+            rank.iter().map(bits).collect::<Result<_, _>>()?
+        }
     };
-    DetectorState {
+    Ok(DetectorState {
         pending: None,
         steps_taken,
         snapshot,
         snapshot_state: SnapshotState::Clean,
         audited: BTreeSet::new(),
-    }
-}
-
-fn served_bits(memory: &SourceBinding, cast: Cast) -> Vec<u16> {
-    memory.master.read().iter().map(|&x| cast.bits(x)).collect()
+    })
 }

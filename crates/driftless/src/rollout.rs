@@ -2,7 +2,7 @@
 
 use driftless_runtime::Shared;
 use driftless_runtime::binding::{HookError, TensorMemory};
-use driftless_runtime::device::WordBuffer;
+use driftless_runtime::device::Buffer;
 use driftless_runtime::proto::Engine;
 use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
 use std::fmt;
@@ -19,8 +19,8 @@ pub struct RolloutMemory {
 impl RolloutMemory {
     /// Memory without gaps: 16-bit words, two per FP32 element, low half first.
     #[must_use]
-    pub fn new(ranks: Vec<Vec<WordBuffer>>, layout: LayoutClaim) -> Self {
-        let rank = |rank: Vec<WordBuffer>| rank.into_iter().map(TensorMemory::from).collect();
+    pub fn new<B: Into<Buffer<u16>>>(ranks: Vec<Vec<B>>, layout: LayoutClaim) -> Self {
+        let rank = |rank: Vec<B>| rank.into_iter().map(Into::into).map(TensorMemory::from).collect();
         Self { ranks: ranks.into_iter().map(rank).collect(), layout }
     }
 }

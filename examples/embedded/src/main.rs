@@ -4,9 +4,9 @@
 
 use anyhow::{Result, ensure};
 use driftless::{
-    DestTensor, Detector, Family, Hyperparameters, LayoutClaim, Model, ModelConfig, Node, NodeOptions,
-    RemapPlan, ReplicaId, RolloutMemory, SenderPlan, ServedDtypes, SourceBinding, SourceTensor, StateBuffer,
-    StepMask, StepParams, TrainerMemory, Version, WordBuffer, bf16,
+    Buffer, DestTensor, Detector, Family, Hyperparameters, LayoutClaim, Model, ModelConfig, Node,
+    NodeOptions, RemapPlan, ReplicaId, RolloutMemory, SenderPlan, ServedDtypes, SourceBinding, SourceTensor,
+    StateBuffer, StepMask, StepParams, TrainerMemory, Version, WordBuffer, bf16,
 };
 
 const CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 2,
@@ -98,8 +98,10 @@ impl Optimizer {
         let root = (1.0 - HYPER.beta2.powi(t)).sqrt();
         let decay = 1.0 - HYPER.lr * HYPER.weight_decay;
         for tensor in self.memory.iter().flatten() {
-            let (mut weights, mut m, mut v) =
-                (tensor.master.write(), tensor.exp_avg.write(), tensor.exp_avg_sq.write());
+            // This optimizer runs on the host, and so its memory is there.
+            let memory = [&tensor.master, &tensor.exp_avg, &tensor.exp_avg_sq].map(Buffer::host);
+            let [Some(weights), Some(m), Some(v)] = memory else { continue };
+            let (mut weights, mut m, mut v) = (weights.write(), m.write(), v.write());
             // Both weights are in registers here: the optimizer itself says what changed.
             let Some(mut mask) = tensor.mask.as_ref().map(StepMask::lock) else { continue };
             for (i, (w, (m, v))) in (0..).zip(weights.iter_mut().zip(m.iter_mut().zip(v.iter_mut()))) {

@@ -76,10 +76,10 @@ impl Padded {
             (&plain.exp_avg_sq, &binding.exp_avg_sq),
         ];
         for (from, to) in states {
-            let (from, mut to) = (from.read(), to.write());
+            let (from, mut to) = (from.read(), to.host().unwrap().write());
             places.iter().zip(&*from).for_each(|(&place, &value)| to[place] = value);
         }
-        let mut model = binding.model.as_ref().unwrap().write();
+        let mut model = binding.model.as_ref().unwrap().host().unwrap().write();
         places.iter().zip(&*plain.model.read()).for_each(|(&place, &word)| model[place] = word);
         let (mut from, mut to) = (plain.mask.lock(), binding.mask.as_ref().unwrap().lock());
         from.indices().for_each(|index| to.insert(places[index as usize]));
@@ -89,7 +89,7 @@ impl Padded {
     fn gaps_are_untouched(&self) -> bool {
         let buffers = [&self.binding.master, &self.binding.exp_avg, &self.binding.exp_avg_sq];
         buffers.iter().all(|buffer| {
-            let gaps = buffer.read().iter().filter(|value| value.is_nan()).count();
+            let gaps = buffer.view().unwrap().iter().filter(|value| value.is_nan()).count();
             gaps == buffer.len() - self.places.len()
         })
     }
@@ -158,7 +158,7 @@ impl PaddedFleet {
             for (receiver, tensors) in replica.receivers.iter().zip(ranks) {
                 let expected = self.policy.expected_words(receiver);
                 for ((tensor, live), expected) in receiver.tensors.iter().zip(tensors).zip(expected) {
-                    let found = live.words.read();
+                    let found = live.words.view().unwrap();
                     let mut whole = vec![WORD_OF_GAPS; found.len()];
                     let places = places(live.strides.as_ref().unwrap());
                     places.into_iter().zip(expected).for_each(|(place, word)| whole[place] = word);
@@ -225,7 +225,7 @@ async fn ly5_padded_rows_are_rolled_back_and_repaired() {
     // Damage in the elements of one tensor: hashed anew, and sent whole from the padded masters.
     let damaged = fleet.live[0][2][0].clone();
     let places = places(damaged.strides.as_ref().unwrap());
-    places.into_iter().for_each(|place| damaged.words.write()[place] ^= 0x0040);
+    places.into_iter().for_each(|place| damaged.words.host().unwrap().write()[place] ^= 0x0040);
     let outcome = fleet.step().await.committed().await;
     assert!(outcome.is_committed_everywhere() && outcome.report.repaired > 0, "{:?}", outcome.report);
     fleet.check();

@@ -6,18 +6,16 @@
 //! Each piece is read once, block by block. A block's served bits and its bitmask live on the stack; nothing of the
 //! size of the tensor is made but the changes themselves.
 
-mod checks;
 mod judge;
 
 use super::gather::split;
 use super::kernels::{BLOCK_ELEMENTS, Hasher, Mask};
-use super::spans::{Area, SpanWalk};
-use crate::{ChangeSource, Changes, Classes, DetectOptions, Detected, DeviceError, Pending};
-use checks::{check, parts_of};
-use driftless_layout::{ParamMeta, Piece, SourceTensor};
+use crate::fit::{Part, SpanWalk, check, parts_of};
+use crate::{Bitset, ChangeSource, Changes, Classes, DetectOptions, Detected, DeviceError, Pending};
+use driftless_layout::{ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, StepClass};
 use driftless_types::{Digest, Dtype};
-use judge::Judge;
+use judge::{HostSource, Judge};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -27,34 +25,25 @@ pub(super) struct Pass<'a> {
     pub(super) cancel: &'a AtomicBool,
 }
 
-/// A piece of a source tensor in this process's index type, checked to fit.
-struct Part<'a> {
-    piece: &'a Piece,
-    area: Area,
-    dtype: Dtype,
-    /// Where its elements lie in the owned range.
-    source: Range<usize>,
-    /// Its digest cells among those of the tensor.
-    cells: Range<usize>,
-}
-
 impl Pass<'_> {
     /// Detects in every piece of `tensor`.
     pub(super) fn run(
         &self,
         tensor: &SourceTensor,
         params: &[ParamMeta],
-        mut source: ChangeSource<'_>,
+        source: ChangeSource<'_>,
         options: DetectOptions<'_>,
     ) -> Result<Detected, DeviceError> {
         check(tensor, &source, &options)?;
         let parts = parts_of(tensor, params)?;
+        let mut source = HostSource::of(source)?;
         let mut detected = Detected {
             first_cell: tensor.pieces.first().map_or(0, |piece| piece.first_cell),
             cells: vec![Digest::ZERO; parts.last().map_or(0, |part| part.cells.end)],
             ..Detected::default()
         };
         let DetectOptions { cast, classes, pending } = options;
+        let pending = HostPending::of(pending)?;
         let mut lister =
             Lister { changes: Changes::default(), classes: Vec::new(), wanted: classes, pending };
         for (index, part) in parts.iter().enumerate() {
@@ -64,7 +53,9 @@ impl Pass<'_> {
             detected.bound_exceeded.push(swept.exceeded);
             detected.audits.push(swept.audit);
         }
-        (detected.changes, detected.classes) = lister.finish();
+        let changes;
+        (changes, detected.classes) = lister.finish();
+        detected.changes = changes.into();
         Ok(detected)
     }
 
@@ -153,18 +144,35 @@ struct Block<'a> {
     bits: &'a [u16],
 }
 
+/// [`Pending`] on the host.
+enum HostPending<'a> {
+    Absent,
+    Drain(&'a mut Bitset),
+    Collect(&'a mut Bitset),
+}
+
+impl<'a> HostPending<'a> {
+    fn of(pending: Pending<'a>) -> Result<Self, DeviceError> {
+        Ok(match pending {
+            Pending::Absent => Self::Absent,
+            Pending::Drain(set) => Self::Drain(set.on_host()?),
+            Pending::Collect(set) => Self::Collect(set.on_host()?),
+        })
+    }
+}
+
 /// Where marked elements go: to the list, or to the set of those that are published later.
 struct Lister<'a> {
     changes: Changes,
     classes: Vec<StepClass>,
     wanted: Classes,
-    pending: Pending<'a>,
+    pending: HostPending<'a>,
 }
 
 impl Lister<'_> {
     /// Whether the changes of this pass are published, so that their digest is needed.
     const fn publishes(&self) -> bool {
-        !matches!(self.pending, Pending::Collect(_))
+        !matches!(self.pending, HostPending::Collect(_))
     }
 
     /// Judges a block, and lists or remembers its changes; gives the largest update beyond its bound.
@@ -184,13 +192,13 @@ impl Lister<'_> {
     fn settle(&mut self, judge: &Judge<'_>, first: usize, len: usize, mask: &mut Mask) -> Mask {
         let mut before = Mask::default();
         match &mut self.pending {
-            Pending::Absent => {}
-            Pending::Drain(set) if !judge.goes_whole() => {
+            HostPending::Absent => {}
+            HostPending::Drain(set) if !judge.goes_whole() => {
                 set.copy_bits(first, len, &mut before);
                 mask.iter_mut().zip(&before).for_each(|(marks, before)| *marks |= before);
             }
-            Pending::Drain(_) => {}
-            Pending::Collect(set) => {
+            HostPending::Drain(_) => {}
+            HostPending::Collect(set) => {
                 set.insert_bits(first, mask);
                 *mask = Mask::default();
             }
@@ -226,7 +234,7 @@ impl Lister<'_> {
 
     /// Remembers a whole piece whose changes are not known, if it is published later.
     fn remember_all(&mut self, piece: Range<usize>) {
-        if let Pending::Collect(set) = &mut self.pending {
+        if let HostPending::Collect(set) = &mut self.pending {
             set.insert_range(piece);
         }
     }
@@ -234,7 +242,7 @@ impl Lister<'_> {
     /// What was listed, once every piece has been.
     fn finish(self) -> (Changes, Vec<StepClass>) {
         // DV-5: after the last piece.
-        if let Pending::Drain(set) = self.pending {
+        if let HostPending::Drain(set) = self.pending {
             set.clear();
         }
         (self.changes, self.classes)

@@ -1,8 +1,8 @@
 //! A whole fragment out of the masters.
 
 use super::kernels::{Kernels, Prefetch};
-use super::remap::{Run, name_of, runs_of};
 use crate::DeviceError;
+use crate::fit::{Run, name_of, runs_of};
 use driftless_layout::Fragment;
 use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, index_of};

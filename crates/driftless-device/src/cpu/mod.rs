@@ -6,9 +6,12 @@ mod kernels;
 mod rehash;
 mod remap;
 mod scatter;
-mod spans;
 
-use crate::{ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError, Scattered, UndoLog};
+use crate::lent::not_on_host;
+use crate::{
+    Bitset, Buffer, ChangeList, ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError,
+    ElementSet, Elements, ElementsMut, Scattered, SharedBuffer, UndoLog,
+};
 use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, StepClass};
@@ -80,46 +83,89 @@ impl Device for CpuDevice {
         Pass { hasher: self.hasher(keys), cancel }.run(tensor, params, source, options)
     }
 
-    fn remap(&self, changes: &[Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
-        remap::remap(changes, fragment)
+    fn remap(&self, changes: &[ChangeList], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
+        remap::remap(&on_host(changes)?, fragment)
     }
 
     fn remap_classes(
         &self,
-        changes: &[Changes],
+        changes: &[ChangeList],
         classes: &[Vec<StepClass>],
         fragment: &Fragment,
     ) -> Result<Vec<StepClass>, DeviceError> {
-        remap::remap_classes(changes, classes, fragment)
+        remap::remap_classes(&on_host(changes)?, classes, fragment)
     }
 
-    fn gather(&self, masters: &[&[f32]], fragment: &Fragment, cast: Cast) -> Result<ChangeSet, DeviceError> {
-        gather::gather(&self.kernels, masters, fragment, cast)
+    fn gather(
+        &self,
+        masters: &[Elements<'_, f32>],
+        fragment: &Fragment,
+        cast: Cast,
+    ) -> Result<ChangeSet, DeviceError> {
+        let masters = masters.iter().map(|masters| masters.on_host()).collect::<Result<Vec<_>, _>>()?;
+        gather::gather(&self.kernels, &masters, fragment, cast)
     }
 
     fn scatter(
         &self,
-        dst: &mut [u16],
+        dst: ElementsMut<'_, u16>,
         fragment: &Fragment,
         param_cols: u64,
         changes: &ChangeSet,
         keys: &DigestKeys,
         undo: &mut UndoLog,
     ) -> Result<Scattered, DeviceError> {
-        scatter::apply(self.hasher(keys), dst, fragment, param_cols, changes, undo)
+        scatter::apply(self.hasher(keys), dst.on_host()?, fragment, param_cols, changes, undo)
     }
 
-    fn undo(&self, dst: &mut [u16], undo: &mut UndoLog) -> Result<(), DeviceError> {
-        undo.restore(dst)
+    fn undo(&self, dst: ElementsMut<'_, u16>, undo: &mut UndoLog) -> Result<(), DeviceError> {
+        undo.restore(dst.on_host()?)
     }
 
     fn digest(
         &self,
-        words: &[u16],
+        words: Elements<'_, u16>,
         tensor: &DestTensor,
         params: &[ParamMeta],
         keys: &DigestKeys,
     ) -> Result<Digest, DeviceError> {
-        rehash::rehash(self.hasher(keys), words, tensor, params)
+        rehash::rehash(self.hasher(keys), words.on_host()?, tensor, params)
     }
+
+    fn zeros(&self, elements: usize) -> Result<Buffer<f32>, DeviceError> {
+        Ok(SharedBuffer::new(vec![0.0; elements]).into())
+    }
+
+    fn words(&self, words: Vec<u16>) -> Result<Buffer<u16>, DeviceError> {
+        Ok(SharedBuffer::new(words).into())
+    }
+
+    fn copy(&self, masters: Elements<'_, f32>) -> Result<Buffer<f32>, DeviceError> {
+        Ok(SharedBuffer::new(masters.on_host()?.to_vec()).into())
+    }
+
+    fn served_bits(&self, masters: Elements<'_, f32>, cast: Cast) -> Result<Buffer<u16>, DeviceError> {
+        let bits = masters.on_host()?.iter().map(|&master| cast.bits(master));
+        Ok(SharedBuffer::new(bits.collect()).into())
+    }
+
+    fn empty_set(&self, elements: usize) -> Result<ElementSet, DeviceError> {
+        Ok(ElementSet::Host(Bitset::new(elements)))
+    }
+
+    fn remember(&self, set: &mut ElementSet, changes: &ChangeList) -> Result<(), DeviceError> {
+        set.lend().on_host()?.insert_all(&changes.on_host()?.indices);
+        Ok(())
+    }
+
+    fn count(&self, set: &ElementSet) -> Result<u64, DeviceError> {
+        match set {
+            ElementSet::Host(set) => Ok(set.count()),
+            ElementSet::Device(buffer) => Err(not_on_host(buffer.memory())),
+        }
+    }
+}
+
+fn on_host(changes: &[ChangeList]) -> Result<Vec<&Changes>, DeviceError> {
+    changes.iter().map(ChangeList::on_host).collect()
 }

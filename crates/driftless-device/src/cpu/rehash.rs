@@ -1,10 +1,10 @@
 //! The digest of a whole destination tensor, from nothing but its words.
 
 use super::kernels::Hasher;
-use super::spans::{Area, SpanWalk, param_of};
 use crate::DeviceError;
+use crate::fit::{Area, SpanWalk, Target, param_of};
 use driftless_layout::{DestBox, DestTensor, ParamMeta};
-use driftless_types::{Digest, index_of};
+use driftless_types::Digest;
 
 /// The sum over the boxes of a destination tensor; padding lies in none of them.
 pub(super) fn rehash(
@@ -39,50 +39,4 @@ fn rehash_box(
         k += span.len;
     }
     Ok(digest)
-}
-
-/// Where a box lies in a destination tensor, in elements.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Target {
-    pub(super) offset: usize,
-    pub(super) row_stride: usize,
-}
-
-impl Target {
-    /// A place for the box `area` in a tensor of `elements`.
-    pub(super) fn new(
-        area: &Area,
-        dst_offset: u64,
-        dst_row_stride: u64,
-        elements: usize,
-        name: &dyn Fn() -> String,
-    ) -> Result<Self, DeviceError> {
-        let misfit = |what, found, limit| DeviceError::Misfit { what, name: name(), found, limit };
-        if area.rows > 1 && dst_row_stride < area.cols as u64 {
-            return Err(misfit("the width", area.cols as u64, dst_row_stride));
-        }
-        if area.elements() == 0 {
-            return Ok(Self { offset: 0, row_stride: area.cols });
-        }
-        let end = (area.rows as u64 - 1)
-            .saturating_mul(dst_row_stride)
-            .saturating_add(dst_offset)
-            .saturating_add(area.cols as u64);
-        if end > elements as u64 {
-            return Err(misfit("the end in its tensor", end, elements as u64));
-        }
-        // The stride of a single row is never used, and might be anything.
-        let row_stride = if area.rows > 1 { dst_row_stride } else { area.cols as u64 };
-        Ok(Self { offset: index_of(dst_offset), row_stride: index_of(row_stride) })
-    }
-
-    /// The element of the tensor at row-major position `k` of the box.
-    pub(super) const fn element(&self, area: &Area, k: usize) -> usize {
-        self.offset + k / area.cols * self.row_stride + k % area.cols
-    }
-
-    /// How many elements from position `k` on follow each other in the tensor.
-    pub(super) const fn contiguous(&self, area: &Area, k: usize) -> usize {
-        if self.row_stride == area.cols { area.elements() - k } else { area.cols - k % area.cols }
-    }
 }

@@ -1,12 +1,7 @@
 //! Change sets into live weights, the old words kept aside.
-//!
-//! - **DV-3 (all or nothing per fragment).** Everything that can be wrong with a fragment and its change set is found
-//!   before the first word is written.
 
 use super::kernels::Hasher;
-use super::rehash::Target;
-use super::remap::name_of;
-use super::spans::{Area, SpanWalk};
+use crate::fit::{FragmentFit, SpanWalk};
 use crate::{DeviceError, Scattered, UndoLog};
 use driftless_layout::Fragment;
 use driftless_types::{ChangeSet, Digest, Dtype};
@@ -24,94 +19,33 @@ pub(super) fn apply(
     undo: &mut UndoLog,
 ) -> Result<Scattered, DeviceError> {
     // DV-3: both checks come before any write.
-    let scatter = Scatter::new(hasher, dst.len(), fragment, param_cols)?;
-    scatter.check(changes)?;
+    let fit = FragmentFit::new(dst.len(), fragment, param_cols)?;
+    fit.check(changes)?;
+    let scatter = Scatter { fit, hasher };
     Ok(match changes {
         ChangeSet::All(words) => scatter.write_all(dst, words, undo),
         ChangeSet::Sparse { positions, values } => scatter.write_sparse(dst, positions, values, undo),
     })
 }
 
-/// A destination tensor and the fragment that goes into it, checked to fit.
+/// A fragment in its place, and the run's digests.
 struct Scatter<'a> {
-    fragment: &'a Fragment,
-    area: Area,
-    target: Target,
+    fit: FragmentFit<'a>,
     hasher: Hasher<'a>,
 }
 
-impl<'a> Scatter<'a> {
-    fn new(
-        hasher: Hasher<'a>,
-        dst_words: usize,
-        fragment: &'a Fragment,
-        param_cols: u64,
-    ) -> Result<Self, DeviceError> {
-        let name: &dyn Fn() -> String = &|| name_of(fragment);
-        let elements = fragment.canonical.rows.saturating_mul(fragment.canonical.cols);
-        if elements > u64::from(u32::MAX) {
-            let limit = u64::from(u32::MAX);
-            return Err(DeviceError::Misfit {
-                what: "the element count",
-                name: name(),
-                found: elements,
-                limit,
-            });
-        }
-        let area = Area::new(&fragment.canonical, param_cols, name)?;
-        let dst_elements = dst_words / fragment.dtype.words();
-        let target = Target::new(&area, fragment.dst_offset, fragment.dst_row_stride, dst_elements, name)?;
-        Ok(Self { fragment, area, target, hasher })
-    }
-
-    fn check(&self, changes: &ChangeSet) -> Result<(), DeviceError> {
-        match changes {
-            ChangeSet::All(words) => self.check_all(words),
-            ChangeSet::Sparse { positions, values } => self.check_sparse(positions, values),
-        }
-    }
-
-    fn refuse(&self, found: String, expected: String) -> DeviceError {
-        DeviceError::ChangeSet { fragment: self.fragment.index, found, expected }
-    }
-
-    fn check_all(&self, words: &[u16]) -> Result<(), DeviceError> {
-        let expected = self.area.elements() * self.fragment.dtype.words();
-        if words.len() != expected {
-            return Err(self.refuse(format!("{} words", words.len()), format!("{expected}")));
-        }
-        Ok(())
-    }
-
-    fn check_sparse(&self, positions: &[u32], values: &[u16]) -> Result<(), DeviceError> {
-        if self.fragment.dtype != Dtype::Bf16 {
-            return Err(self.refuse(format!("single {} elements", self.fragment.dtype), "all of them".into()));
-        }
-        if positions.len() != values.len() {
-            return Err(self.refuse(format!("{} values", values.len()), format!("{}", positions.len())));
-        }
-        if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {
-            return Err(self.refuse(format!("position {} after {}", pair[1], pair[0]), "them to rise".into()));
-        }
-        match positions.last() {
-            Some(&last) if last as usize >= self.area.elements() => {
-                Err(self.refuse(format!("position {last}"), format!("less than {}", self.area.elements())))
-            }
-            _ => Ok(()),
-        }
-    }
-
+impl Scatter<'_> {
     fn write_all(&self, dst: &mut [u16], words: &[u16], undo: &mut UndoLog) -> Scattered {
-        let each = self.fragment.dtype.words();
-        let mut walk = SpanWalk::new(self.area, &[], &[]);
+        let each = self.fit.fragment.dtype.words();
+        let mut walk = SpanWalk::new(self.fit.area, &[], &[]);
         let mut scattered = Scattered::default();
         let mut k = 0;
-        while k < self.area.elements() {
-            let len = self.target.contiguous(&self.area, k).min(BLOCK_ELEMENTS);
-            let start = self.target.element(&self.area, k) * each;
+        while k < self.fit.area.elements() {
+            let len = self.fit.target.contiguous(&self.fit.area, k).min(BLOCK_ELEMENTS);
+            let start = self.fit.target.element(&self.fit.area, k) * each;
             let new = &words[k * each..(k + len) * each];
             let old = &mut dst[start..start + len * each];
-            scattered.changed += count_changed(self.fragment.dtype, old, new);
+            scattered.changed += count_changed(self.fit.fragment.dtype, old, new);
             scattered.delta += self.digest_delta(&mut walk, old, new);
             // DV-2: in the log before it is overwritten.
             undo.record_run(start, old);
@@ -123,14 +57,14 @@ impl<'a> Scatter<'a> {
 
     /// The digest of the next words of the box less that of the words that stood there.
     fn digest_delta(&self, walk: &mut SpanWalk<'_>, old: &[u16], new: &[u16]) -> Digest {
-        let each = self.fragment.dtype.words();
+        let each = self.fit.fragment.dtype.words();
         let mut delta = Digest::ZERO;
         let mut done = 0;
         while done < new.len() {
             let span = walk.next_span((new.len() - done) / each);
             let (first_word, words) = (span.element * each as u64, done..done + span.len * each);
-            delta += self.hasher.words(self.fragment.param, first_word, &new[words.clone()]);
-            delta -= self.hasher.words(self.fragment.param, first_word, &old[words.clone()]);
+            delta += self.hasher.words(self.fit.fragment.param, first_word, &new[words.clone()]);
+            delta -= self.hasher.words(self.fit.fragment.param, first_word, &old[words.clone()]);
             done = words.end;
         }
         delta
@@ -143,7 +77,7 @@ impl<'a> Scatter<'a> {
         values: &[u16],
         undo: &mut UndoLog,
     ) -> Scattered {
-        let mut cursor = self.hasher.keys.cursor(self.fragment.param);
+        let mut cursor = self.hasher.keys.cursor(self.fit.fragment.param);
         let mut places = PlaceWalk { scatter: self, row: 0, row_start: 0 };
         let mut targets = [0; BLOCK_ELEMENTS];
         let mut words = [0; BLOCK_ELEMENTS];
@@ -177,7 +111,7 @@ impl PlaceWalk<'_> {
     /// Where a BF16 element lies in the tensor, and its canonical word.
     #[inline]
     fn place(&mut self, position: usize) -> (usize, u64) {
-        let Scatter { area, target, .. } = self.scatter;
+        let FragmentFit { area, target, .. } = &self.scatter.fit;
         let mut col = position - self.row_start;
         if col >= area.cols {
             let rows = col / area.cols;

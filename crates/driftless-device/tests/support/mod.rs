@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "every test file uses some of it")]
 #![allow(clippy::cast_possible_truncation, reason = "test data are small")]
 
-use driftless_device::{ChangeSource, PieceRule};
+use driftless_device::{ChangeSource, Changes, Detected, PieceRule};
 use driftless_layout::{Box2, ParamMeta, Piece, SourceTensor};
 use driftless_numerics::{Cast, Family, GroupStep, Hyperparameters, Rule};
 use driftless_types::{Dtype, Fqn, ParamId, RunId, Shape};
@@ -116,12 +116,17 @@ pub(crate) fn masters(tensor: &SourceTensor) -> State {
     State::random(tensor.elements() as usize, &mut Rng(11))
 }
 
+/// What a pass on the host has listed.
+pub(crate) fn listed(found: &Detected) -> &Changes {
+    found.changes.on_host().expect("a list on the host")
+}
+
 /// The optimizer's own state as a source.
 pub(crate) fn inversion<'a>(state: &'a State, rules: &'a [PieceRule]) -> ChangeSource<'a> {
     ChangeSource::Inversion {
-        master: &state.master,
-        exp_avg: &state.exp_avg,
-        exp_avg_sq: &state.exp_avg_sq,
+        master: (&state.master).into(),
+        exp_avg: (&state.exp_avg).into(),
+        exp_avg_sq: (&state.exp_avg_sq).into(),
         rules,
     }
 }

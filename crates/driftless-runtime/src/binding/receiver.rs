@@ -1,7 +1,7 @@
 //! What a rollout rank owns: its live weights, their digests, and how to take a half-written version back.
 
 use driftless_codec::Section;
-use driftless_device::{Device, DeviceError, UndoLog, WordBuffer};
+use driftless_device::{Buffer, Device, DeviceError, UndoLog, WordBuffer};
 use driftless_layout::{DestTensor, Fragment, LayoutError, ReceiverPlan, RemapPlan, StridedDest, Strides};
 use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version, element_offset, index_of};
@@ -25,13 +25,19 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug)]
 pub struct TensorMemory {
     /// 16-bit words, two per FP32 element, low half first.
-    pub words: WordBuffer,
+    pub words: Buffer<u16>,
     /// How the tensor lies in them, in elements; `None`: without gaps, from the start.
     pub strides: Option<Strides>,
 }
 
 impl From<WordBuffer> for TensorMemory {
     fn from(words: WordBuffer) -> Self {
+        Self { words: words.into(), strides: None }
+    }
+}
+
+impl From<Buffer<u16>> for TensorMemory {
+    fn from(words: Buffer<u16>) -> Self {
         Self { words, strides: None }
     }
 }
@@ -48,7 +54,7 @@ impl TensorMemory {
 #[derive(Clone, Debug)]
 pub struct LiveTensor {
     /// The words.
-    pub words: WordBuffer,
+    pub words: Buffer<u16>,
     strided: Option<StridedDest>,
 }
 
@@ -137,7 +143,7 @@ impl ReceiverBinding {
         keys: &DigestKeys,
     ) -> Result<Self, DeviceError> {
         let digest = |(tensor, memory): (&DestTensor, &LiveTensor)| {
-            device.digest(&memory.words.read(), memory.tensor(tensor), plan.params(), keys)
+            device.digest(memory.words.lend().elements(), memory.tensor(tensor), plan.params(), keys)
         };
         let hashed = receiver.tensors.iter().zip(&memory);
         let digests: Vec<Digest> = hashed.map(digest).collect::<Result<_, _>>()?;
@@ -170,7 +176,7 @@ impl ReceiverBinding {
     ) -> Result<Digest, DeviceError> {
         let (memory, tensor) =
             (&self.memory[index_of(tensor.into())], &plan.receiver(self.id).tensors[index_of(tensor.into())]);
-        device.digest(&memory.words.read(), memory.tensor(tensor), plan.params(), keys)
+        device.digest(memory.words.lend().elements(), memory.tensor(tensor), plan.params(), keys)
     }
 
     /// Digests of the bits that were there when the memory was attached, per local tensor.

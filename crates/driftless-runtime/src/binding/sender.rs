@@ -1,6 +1,6 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
-use driftless_device::{Bitset, Changes, StateBuffer, StepMask, WordBuffer};
+use driftless_device::{Buffer, ChangeList, ElementSet, StepMask};
 use driftless_layout::{LayoutError, RemapPlan, SenderPlan, SourceMemory, Strides};
 use driftless_numerics::{Cast, NotInvertible, StepParams};
 use driftless_types::{Digest, ParamId, SenderId, Version, element_offset, index_of};
@@ -24,15 +24,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Clone, Debug)]
 pub struct SourceBinding {
     /// Master weights.
-    pub master: StateBuffer,
+    pub master: Buffer<f32>,
     /// First moments.
-    pub exp_avg: StateBuffer,
+    pub exp_avg: Buffer<f32>,
     /// Second moments; their running maximum with AMSGrad.
-    pub exp_avg_sq: StateBuffer,
+    pub exp_avg_sq: Buffer<f32>,
     /// The optimizer's own word on what its last step changed; needed by the in-step detector alone.
     pub mask: Option<StepMask>,
     /// The model's BF16 weights of the version before, until the step is detected; needed by the pre-copy detector alone.
-    pub model: Option<WordBuffer>,
+    pub model: Option<Buffer<u16>>,
     /// How the range lies in each of these buffers; `None`: without gaps, from the start.
     pub strides: Option<Strides>,
 }
@@ -40,7 +40,12 @@ pub struct SourceBinding {
 impl SourceBinding {
     /// Master weights and both moments, of equal length.
     #[must_use]
-    pub const fn new(master: StateBuffer, exp_avg: StateBuffer, exp_avg_sq: StateBuffer) -> Self {
+    pub fn new(
+        master: impl Into<Buffer<f32>>,
+        exp_avg: impl Into<Buffer<f32>>,
+        exp_avg_sq: impl Into<Buffer<f32>>,
+    ) -> Self {
+        let (master, exp_avg, exp_avg_sq) = (master.into(), exp_avg.into(), exp_avg_sq.into());
         Self { master, exp_avg, exp_avg_sq, mask: None, model: None, strides: None }
     }
 
@@ -52,8 +57,8 @@ impl SourceBinding {
 
     /// The same, with the model's own BF16 weights.
     #[must_use]
-    pub fn with_model(self, model: WordBuffer) -> Self {
-        Self { model: Some(model), ..self }
+    pub fn with_model(self, model: impl Into<Buffer<u16>>) -> Self {
+        Self { model: Some(model.into()), ..self }
     }
 
     /// The same memory, in which the range lies as `strides` say.
@@ -141,14 +146,14 @@ pub struct Patch {
     /// How the trainer makes its served bits.
     pub cast: Cast,
     /// Per source tensor the elements that may have changed.
-    pub changes: Vec<Changes>,
+    pub changes: Vec<ChangeList>,
     /// Digests of the bits at `version`, per digest cell of the rank.
     pub cells: Vec<Digest>,
     /// Parameters whose fragments go whole: FP32 lanes, and those that failed a gate.
     pub dense: BTreeSet<ParamId>,
     /// Masters of the source tensors that hold such parameters, as they were at `version`; of all tensors, if a replica
     /// had to do without dense values at the version before.
-    pub kept: BTreeMap<u32, Vec<f32>>,
+    pub kept: BTreeMap<u32, Buffer<f32>>,
     /// Whether the change set of the BF16 parameters is known; if not, everything goes whole.
     pub knowledge: Knowledge,
     /// How many versions it spans.
@@ -168,7 +173,7 @@ pub enum Knowledge {
 #[derive(Debug)]
 pub struct Pending {
     /// Per source tensor.
-    pub bits: Vec<Bitset>,
+    pub bits: Vec<ElementSet>,
     /// Parameters that were to go whole.
     pub dense: BTreeSet<ParamId>,
     /// Whether everything that changed is in it.
@@ -185,7 +190,7 @@ pub struct DetectorState {
     /// The optimizer's step counter of each parameter at the last detection.
     pub steps_taken: BTreeMap<ParamId, u64>,
     /// Served BF16 bits of the last version, per source tensor; empty for the inversion.
-    pub snapshot: Vec<Vec<u16>>,
+    pub snapshot: Vec<Buffer<u16>>,
     /// Whether the snapshot is that of the last version.
     pub snapshot_state: SnapshotState,
     /// Parameters whose masters were fit (see [`MasterAudit`](driftless_numerics::MasterAudit)) after the last pass;

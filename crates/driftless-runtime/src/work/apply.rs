@@ -58,10 +58,10 @@ fn scatter_all(
             let cols = shared.plan.param(fragment.param).cols();
             let memory = &binding.memory[tensor];
             let fragment = memory.fragment(fragment);
-            let mut words = memory.words.write();
+            let mut words = memory.words.lend_mut();
             let undo = &mut live.undo[tensor];
             let changes = section.changes();
-            let done = shared.device.scatter(&mut words, &fragment, cols, &changes, &shared.keys, undo);
+            let done = shared.device.scatter(words.elements(), &fragment, cols, &changes, &shared.keys, undo);
             let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
             live.digests[tensor] += done.delta;
             if fragment.first_in_replica {
@@ -111,7 +111,7 @@ pub(crate) fn undo(shared: &Shared, binding: &ReceiverBinding, live: &mut Live) 
     for (memory, log) in binding.memory.iter().zip(&mut live.undo) {
         shared
             .device
-            .undo(&mut memory.words.write(), log)
+            .undo(memory.words.lend_mut().elements(), log)
             .map_err(|error| RootCause::Task(error.to_string()))?;
     }
     if let Some(digests) = live.old_digests.take() {

@@ -5,7 +5,9 @@ use crate::binding::{
     DetectorState, Knowledge, Publish, SenderBinding, SnapshotState, SourceBinding, StepRequest,
 };
 use crate::{Detector, Shared};
-use driftless_device::{ChangeSource, DetectOptions, Detected, DeviceError, Pending, PieceDiff, PieceRule};
+use driftless_device::{
+    Buffer, ChangeSource, DetectOptions, Detected, DeviceError, Pending, PieceDiff, PieceRule,
+};
 use driftless_layout::{SenderPlan, SourceTensor};
 use driftless_numerics::{Cast, MasterAudit, NotInvertible, Rule, StepChange, check_gates};
 use driftless_types::{Dtype, ParamId};
@@ -40,7 +42,7 @@ pub(crate) fn detect(
     let plan = binding.plan(&shared.plan);
     let mut gates = Vec::new();
     let verdicts = judge(shared, plan, step, state, &mut gates);
-    let span = pending::prepare(shared, binding, state, step.publish);
+    let span = pending::prepare(shared, binding, state, step.publish)?;
     // Whatever cuts the pass short leaves a snapshot that is partly ahead.
     let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
     // Unknown until the pass has looked at every master.
@@ -59,7 +61,7 @@ pub(crate) fn detect(
     };
     state.steps_taken = steps_after(shared, plan, step);
     let found = Found { detected, dense, knowledge, gates, cast };
-    let gates = pending::conclude(shared, binding, state, found, span);
+    let gates = pending::conclude(shared, binding, state, found, span)?;
     binding.clear_masks();
     Ok(gates)
 }
@@ -140,7 +142,7 @@ fn pass(
 ) -> Result<Vec<Detected>, DeviceError> {
     let DetectorState { snapshot, pending, .. } = state;
     let mut bits = pending.as_mut().map(|pending| pending.bits.iter_mut());
-    let mut snapshots = snapshot.iter_mut();
+    let mut snapshots = snapshot.iter();
     let works: Vec<_> = plan
         .tensors
         .iter()
@@ -148,8 +150,8 @@ fn pass(
         .map(|(tensor, memory)| {
             let pending = match (bits.as_mut().and_then(Iterator::next), step.publish) {
                 (None, _) => Pending::Absent,
-                (Some(bits), Publish::Later) => Pending::Collect(bits),
-                (Some(bits), Publish::Now { .. }) => Pending::Drain(bits),
+                (Some(bits), Publish::Later) => Pending::Collect(bits.lend()),
+                (Some(bits), Publish::Now { .. }) => Pending::Drain(bits.lend()),
             };
             (
                 tensor,
@@ -160,7 +162,7 @@ fn pass(
         })
         .collect();
     let one =
-        |(tensor, memory, snapshot, options): (&SourceTensor, &SourceBinding, Option<&mut Vec<u16>>, _)| {
+        |(tensor, memory, snapshot, options): (&SourceTensor, &SourceBinding, Option<&Buffer<u16>>, _)| {
             let run = |source: ChangeSource<'_>| {
                 shared.device.detect(tensor, shared.plan.params(), source, options, &shared.keys, cancel)
             };
@@ -176,25 +178,27 @@ fn with_source<T>(
     detector: Detector,
     tensor: &SourceTensor,
     memory: &SourceBinding,
-    snapshot: Option<&mut Vec<u16>>,
+    snapshot: Option<&Buffer<u16>>,
     rules: &[PieceRule],
     run: impl FnOnce(ChangeSource<'_>) -> Result<T, DeviceError>,
 ) -> Result<T, DeviceError> {
-    let master = &*memory.master.read();
+    let master = memory.master.lend();
+    let master = master.elements();
     let diffs = &*vec![PieceDiff::Compare; tensor.pieces.len()];
     let missing = |what| DeviceError::Length { what, found: 0, expected: tensor.elements() };
     match detector {
         Detector::Inversion => {
-            let (exp_avg, exp_avg_sq) = (&*memory.exp_avg.read(), &*memory.exp_avg_sq.read());
+            let (exp_avg, exp_avg_sq) = (memory.exp_avg.lend(), memory.exp_avg_sq.lend());
+            let (exp_avg, exp_avg_sq) = (exp_avg.elements(), exp_avg_sq.elements());
             run(ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules })
         }
         Detector::Snapshot => {
             let previous = snapshot.ok_or_else(|| missing("the snapshot"))?;
-            run(ChangeSource::Snapshot { master, previous, diffs })
+            run(ChangeSource::Snapshot { master, previous: previous.lend_mut().elements(), diffs })
         }
         Detector::PreCopy => {
             let model = memory.model.as_ref().ok_or_else(|| missing("the model's BF16 weights"))?;
-            run(ChangeSource::PreCopy { master, model: &model.read(), diffs })
+            run(ChangeSource::PreCopy { master, model: model.lend().elements(), diffs })
         }
         Detector::InStep => {
             let mask = memory.mask.as_ref().ok_or_else(|| missing("the optimizer's mask"))?;

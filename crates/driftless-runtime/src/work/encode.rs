@@ -4,7 +4,7 @@ use crate::binding::{Knowledge, Patch, SenderBinding};
 use crate::{Phase, Shared, Step};
 use bytes::Bytes;
 use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_section};
-use driftless_device::{DeviceError, ReadGuard};
+use driftless_device::{DeviceError, Elements, Lent};
 use driftless_layout::{Edge, Fragment, SenderPlan};
 use driftless_proto::{Needs, RootCause};
 use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of};
@@ -38,9 +38,9 @@ struct Encoder<'a> {
     patch: &'a Patch,
     plan: &'a SenderPlan,
     needs: &'a Needs,
-    kept: Vec<&'a [f32]>,
+    kept: Vec<Elements<'a, f32>>,
     /// All masters at the patch's version: the trainer's, or what the patch kept if that is all of them.
-    whole: Option<Vec<&'a [f32]>>,
+    whole: Option<Vec<Elements<'a, f32>>>,
     remap: Duration,
     sent: u64,
     repaired: u64,
@@ -67,13 +67,14 @@ pub(crate) fn encode(
     let _remapping = Step::Remap.span(shared, fence.version, &plan.name).entered();
     // As long as this is held the optimizer waits, at the speed of memory: no peer is waited for in here.
     let standing = shared.standing.read(fence.version);
-    let live: Option<Vec<ReadGuard<'_, f32>>> =
-        standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.read()).collect());
-    let kept: Vec<&[f32]> =
-        (0u32..).zip(&plan.tensors).map(|(i, _)| patch.kept.get(&i).map_or(&[][..], Vec::as_slice)).collect();
+    let live: Option<Vec<Lent<'_, f32>>> =
+        standing.as_ref().map(|_| binding.memory.iter().map(|memory| memory.master.lend()).collect());
+    let held: BTreeMap<u32, Lent<'_, f32>> = patch.kept.iter().map(|(&i, kept)| (i, kept.lend())).collect();
+    let of_tensor = |i| held.get(&i).map_or(Elements::Host(&[][..]), Lent::elements);
+    let kept: Vec<Elements<'_, f32>> = (0u32..).zip(&plan.tensors).map(|(i, _)| of_tensor(i)).collect();
     let whole = match &live {
-        Some(live) => Some(live.iter().map(|guard| &**guard).collect()),
-        None => (patch.kept.len() == kept.len()).then(|| kept.clone()),
+        Some(live) => Some(live.iter().map(Lent::elements).collect()),
+        None => (held.len() == kept.len()).then(|| kept.clone()),
     };
     let remap = Duration::ZERO;
     let mut encoder =

@@ -6,8 +6,10 @@
 
 use super::detect::Found;
 use crate::Shared;
-use crate::binding::{DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding};
-use driftless_device::{Bitset, Changes};
+use crate::binding::{
+    DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding, SourceBinding,
+};
+use driftless_device::{Buffer, ChangeList, DeviceError};
 use driftless_layout::SenderPlan;
 use driftless_numerics::NotInvertible;
 use driftless_types::{Digest, ParamId, Version, index_of};
@@ -31,22 +33,36 @@ pub(super) fn prepare(
     binding: &SenderBinding,
     state: &mut DetectorState,
     publish: Publish,
-) -> Span {
-    match publish {
+) -> Result<Span, DeviceError> {
+    Ok(match publish {
         Publish::Later => {
-            state.pending.get_or_insert_with(|| empty(binding));
+            pending_of(shared, binding, state)?;
             None
         }
         Publish::Now { version, base, last } => {
-            let (base, versions) = carry_last_version(shared, binding, state, last).unwrap_or((base, 1));
+            let (base, versions) = carry_last_version(shared, binding, state, last)?.unwrap_or((base, 1));
             Some(PatchSpan { version, base, versions })
         }
-    }
+    })
 }
 
-fn empty(binding: &SenderBinding) -> Pending {
-    let bits = binding.memory.iter().map(|memory| Bitset::new(memory.master.len())).collect();
-    Pending { bits, dense: BTreeSet::new(), knowledge: Knowledge::Changes, gates: Vec::new() }
+/// What is pending; made when it is needed first.
+fn pending_of<'a>(
+    shared: &Shared,
+    binding: &SenderBinding,
+    state: &'a mut DetectorState,
+) -> Result<&'a mut Pending, DeviceError> {
+    let pending = match state.pending.take() {
+        Some(pending) => pending,
+        None => empty(shared, binding)?,
+    };
+    Ok(state.pending.insert(pending))
+}
+
+fn empty(shared: &Shared, binding: &SenderBinding) -> Result<Pending, DeviceError> {
+    let bits = binding.memory.iter().map(|memory| shared.device.empty_set(memory.master.len()));
+    let bits = bits.collect::<Result<_, _>>()?;
+    Ok(Pending { bits, dense: BTreeSet::new(), knowledge: Knowledge::Changes, gates: Vec::new() })
 }
 
 /// Makes the next patch right for replicas that do not serve the last version either, within the bounds of lagging.
@@ -56,21 +72,21 @@ fn carry_last_version(
     binding: &SenderBinding,
     state: &mut DetectorState,
     last: LastVersion,
-) -> Option<(Version, u32)> {
-    let patch = binding.patch().filter(|_| last == LastVersion::Outstanding)?;
-    let listed: usize = patch.changes.iter().map(|changes| changes.indices.len()).sum();
+) -> Result<Option<(Version, u32)>, DeviceError> {
+    let Some(patch) = binding.patch().filter(|_| last == LastVersion::Outstanding) else { return Ok(None) };
+    let listed: usize = patch.changes.iter().map(ChangeList::count).sum();
     if patch.knowledge == Knowledge::Nothing
         || patch.versions > shared.options.max_lag_versions
         || too_dense(shared, binding, listed as u64)
     {
-        return None;
+        return Ok(None);
     }
-    let pending = state.pending.get_or_insert_with(|| empty(binding));
+    let pending = pending_of(shared, binding, state)?;
     for (bits, changes) in pending.bits.iter_mut().zip(&patch.changes) {
-        bits.insert_all(&changes.indices);
+        shared.device.remember(bits, changes)?;
     }
     pending.dense.extend(&patch.dense);
-    Some((patch.base, patch.versions + 1))
+    Ok(Some((patch.base, patch.versions + 1)))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
@@ -86,7 +102,7 @@ pub(super) fn conclude(
     state: &mut DetectorState,
     found: Found,
     span: Span,
-) -> Vec<NotInvertible> {
+) -> Result<Vec<NotInvertible>, DeviceError> {
     let Some(span) = span else {
         return remember(shared, binding, state, found);
     };
@@ -99,8 +115,8 @@ pub(super) fn conclude(
         }
     }
     let gates = std::mem::take(&mut found.gates);
-    binding.keep(patch(shared, binding, found, span));
-    gates
+    binding.keep(patch(shared, binding, found, span)?);
+    Ok(gates)
 }
 
 fn remember(
@@ -108,42 +124,52 @@ fn remember(
     binding: &SenderBinding,
     state: &mut DetectorState,
     found: Found,
-) -> Vec<NotInvertible> {
-    let pending = state.pending.get_or_insert_with(|| empty(binding));
+) -> Result<Vec<NotInvertible>, DeviceError> {
+    let pending = pending_of(shared, binding, state)?;
     pending.dense.extend(&found.dense);
     pending.gates.extend_from_slice(&found.gates);
-    let set: u64 = pending.bits.iter().map(Bitset::count).sum();
+    let counts = pending.bits.iter().map(|bits| shared.device.count(bits));
+    let set = counts.sum::<Result<u64, _>>()?;
     if found.knowledge == Knowledge::Nothing || too_dense(shared, binding, set) {
         pending.knowledge = Knowledge::Nothing;
     }
-    found.gates
+    Ok(found.gates)
 }
 
-fn patch(shared: &Shared, binding: &SenderBinding, found: Found, span: PatchSpan) -> Patch {
+fn patch(
+    shared: &Shared,
+    binding: &SenderBinding,
+    found: Found,
+    span: PatchSpan,
+) -> Result<Patch, DeviceError> {
     let plan = binding.plan(&shared.plan);
     let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
-    let mut changes: Vec<Changes> = Vec::with_capacity(found.detected.len());
+    let mut changes: Vec<ChangeList> = Vec::with_capacity(found.detected.len());
     for detected in found.detected {
         let first = index_of(detected.first_cell.into());
         cells[first..first + detected.cells.len()].copy_from_slice(&detected.cells);
         changes.push(detected.changes);
     }
-    let kept = keep_whole(binding, plan, &found.dense);
+    let kept = keep_whole(shared, binding, plan, &found.dense)?;
     let PatchSpan { version, base, versions } = span;
     let (dense, cast, knowledge) = (found.dense, found.cast, found.knowledge);
-    Patch { version, base, cast, changes, cells, dense, kept, knowledge, versions }
+    Ok(Patch { version, base, cast, changes, cells, dense, kept, knowledge, versions })
 }
 
 /// Copies the masters of the tensors that hold parameters which go whole: they must outlive the next step.
 fn keep_whole(
+    shared: &Shared,
     binding: &SenderBinding,
     plan: &SenderPlan,
     dense: &BTreeSet<ParamId>,
-) -> BTreeMap<u32, Vec<f32>> {
+) -> Result<BTreeMap<u32, Buffer<f32>>, DeviceError> {
     let tensors = (0u32..).zip(plan.tensors.iter().zip(&binding.memory));
     let everything = binding.takes_whole();
     let held = tensors.filter(|(_, (tensor, _))| {
         everything || tensor.pieces.iter().any(|piece| dense.contains(&piece.param))
     });
-    held.map(|(index, (_, memory))| (index, memory.master.read().to_vec())).collect()
+    let copy = |(index, (_, memory)): (u32, (_, &SourceBinding))| {
+        Ok((index, shared.device.copy(memory.master.lend().elements())?))
+    };
+    held.map(copy).collect()
 }

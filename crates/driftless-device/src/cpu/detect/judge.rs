@@ -1,9 +1,39 @@
 //! What says which elements of a piece may have changed.
 
-use super::Part;
 use crate::cpu::kernels::{BLOCK_ELEMENTS, Kernels, Mask, Prefetch, Stepped};
-use crate::{Bitset, ChangeSource, PieceDiff, PieceRule};
+use crate::fit::Part;
+use crate::{Bitset, ChangeSource, DeviceError, PieceDiff, PieceRule};
 use driftless_numerics::{Rule, StepClass};
+
+/// [`ChangeSource`] on the host.
+pub(super) enum HostSource<'a> {
+    Inversion { master: &'a [f32], exp_avg: &'a [f32], exp_avg_sq: &'a [f32], rules: &'a [PieceRule] },
+    Snapshot { master: &'a [f32], previous: &'a mut [u16], diffs: &'a [PieceDiff] },
+    PreCopy { master: &'a [f32], model: &'a [u16], diffs: &'a [PieceDiff] },
+    InStep { master: &'a [f32], changed: &'a Bitset, diffs: &'a [PieceDiff] },
+}
+
+impl<'a> HostSource<'a> {
+    pub(super) fn of(source: ChangeSource<'a>) -> Result<Self, DeviceError> {
+        Ok(match source {
+            ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules } => Self::Inversion {
+                master: master.on_host()?,
+                exp_avg: exp_avg.on_host()?,
+                exp_avg_sq: exp_avg_sq.on_host()?,
+                rules,
+            },
+            ChangeSource::Snapshot { master, previous, diffs } => {
+                Self::Snapshot { master: master.on_host()?, previous: previous.on_host()?, diffs }
+            }
+            ChangeSource::PreCopy { master, model, diffs } => {
+                Self::PreCopy { master: master.on_host()?, model: model.on_host()?, diffs }
+            }
+            ChangeSource::InStep { master, changed, diffs } => {
+                Self::InStep { master: master.on_host()?, changed, diffs }
+            }
+        })
+    }
+}
 
 /// The judge of one piece. Slices hold the elements of the piece alone.
 pub(super) enum Judge<'a> {
@@ -44,10 +74,10 @@ pub(super) struct Verdict {
 
 impl<'a> Judge<'a> {
     /// The masters of the whole tensor, and what judges its piece number `index`.
-    pub(super) fn of(source: &'a mut ChangeSource<'_>, index: usize, part: &Part<'_>) -> (&'a [f32], Self) {
+    pub(super) fn of(source: &'a mut HostSource<'_>, index: usize, part: &Part<'_>) -> (&'a [f32], Self) {
         let range = part.source.clone();
         match source {
-            ChangeSource::Inversion { master, exp_avg, exp_avg_sq, rules } => {
+            HostSource::Inversion { master, exp_avg, exp_avg_sq, rules } => {
                 let judge = match &rules[index] {
                     PieceRule::Rule(rule) => {
                         // A rule that reads no second moment is content with anything.
@@ -60,15 +90,15 @@ impl<'a> Judge<'a> {
                 };
                 (master, judge)
             }
-            ChangeSource::Snapshot { master, previous, diffs } => match diffs[index] {
+            HostSource::Snapshot { master, previous, diffs } => match diffs[index] {
                 PieceDiff::Compare => (master, Self::Update { previous: &mut previous[range] }),
                 PieceDiff::Dense => (master, Self::Replace { previous: &mut previous[range] }),
             },
-            ChangeSource::PreCopy { master, model, diffs } => match diffs[index] {
+            HostSource::PreCopy { master, model, diffs } => match diffs[index] {
                 PieceDiff::Compare => (master, Self::Compare { previous: &model[range] }),
                 PieceDiff::Dense => (master, Self::Whole),
             },
-            ChangeSource::InStep { master, changed, diffs } => match diffs[index] {
+            HostSource::InStep { master, changed, diffs } => match diffs[index] {
                 PieceDiff::Compare => (master, Self::Marked { changed, first: range.start }),
                 PieceDiff::Dense => (master, Self::Whole),
             },

@@ -1,26 +1,37 @@
-//! What must hold of a detection's arguments before anything is read.
+//! What must hold of a detection's arguments.
 
-use super::Part;
-use crate::cpu::spans::{Area, check_cuts, param_of};
-use crate::{ChangeSource, DetectOptions, DeviceError, Pending, PieceRule};
-use driftless_layout::{ParamMeta, SourceTensor};
+use super::area::{Area, check_cuts, param_of};
+use crate::{BitsMut, ChangeSource, DetectOptions, DeviceError, Elements, Pending, PieceRule};
+use driftless_layout::{ParamMeta, Piece, SourceTensor};
 use driftless_numerics::Cast;
-use driftless_types::index_of;
+use driftless_types::{Dtype, index_of};
+use std::ops::Range;
+
+/// A piece of a source tensor in this process's index type, checked to fit.
+pub(crate) struct Part<'a> {
+    pub(crate) piece: &'a Piece,
+    pub(crate) area: Area,
+    pub(crate) dtype: Dtype,
+    /// Where its elements lie in the owned range.
+    pub(crate) source: Range<usize>,
+    /// Its digest cells among those of the tensor.
+    pub(crate) cells: Range<usize>,
+}
 
 /// Checks everything about a call but its boxes.
-pub(super) fn check(
+pub(crate) fn check(
     tensor: &SourceTensor,
     source: &ChangeSource<'_>,
     options: &DetectOptions<'_>,
 ) -> Result<(), DeviceError> {
     check_lengths(tensor, source)?;
     if let Pending::Drain(set) | Pending::Collect(set) = &options.pending {
-        check_length("pending", set.len(), tensor.elements())?;
+        check_set(set, tensor.elements())?;
     }
     check_casts(source, options.cast)
 }
 
-/// Checks every slice of `source` against the plan.
+/// Checks every memory of `source` against the plan.
 fn check_lengths(tensor: &SourceTensor, source: &ChangeSource<'_>) -> Result<(), DeviceError> {
     let elements = tensor.elements();
     if elements > u64::from(u32::MAX) {
@@ -59,12 +70,24 @@ fn check_length(what: &'static str, found: usize, expected: u64) -> Result<(), D
     Err(DeviceError::Length { what, found: found as u64, expected })
 }
 
-const fn master_of<'a>(source: &'a ChangeSource<'_>) -> &'a [f32] {
+/// One bit per element: a device's set is counted in words.
+fn check_set(set: &BitsMut<'_>, elements: u64) -> Result<(), DeviceError> {
+    if set.fits(index_of(elements)) {
+        return Ok(());
+    }
+    let found = match set {
+        BitsMut::Host(set) => set.len(),
+        BitsMut::Device(memory) => memory.bytes().saturating_mul(8),
+    };
+    check_length("pending", found, elements)
+}
+
+const fn master_of<'a>(source: &ChangeSource<'a>) -> Elements<'a, f32> {
     match source {
         ChangeSource::Inversion { master, .. }
         | ChangeSource::Snapshot { master, .. }
         | ChangeSource::PreCopy { master, .. }
-        | ChangeSource::InStep { master, .. } => master,
+        | ChangeSource::InStep { master, .. } => *master,
     }
 }
 
@@ -86,7 +109,7 @@ fn check_casts(source: &ChangeSource<'_>, expected: Cast) -> Result<(), DeviceEr
 }
 
 /// The pieces of a tensor, checked to be disjoint, ascending, inside the owned range and inside their parameters.
-pub(super) fn parts_of<'a>(
+pub(crate) fn parts_of<'a>(
     tensor: &'a SourceTensor,
     params: &[ParamMeta],
 ) -> Result<Vec<Part<'a>>, DeviceError> {

@@ -5,24 +5,24 @@ use driftless_layout::{Box2, ParamMeta};
 use driftless_types::{ParamId, index_of};
 
 /// The parameter that a plan names, or an error.
-pub(super) fn param_of(params: &[ParamMeta], id: ParamId) -> Result<&ParamMeta, DeviceError> {
+pub(crate) fn param_of(params: &[ParamMeta], id: ParamId) -> Result<&ParamMeta, DeviceError> {
     params.get(id.0 as usize).ok_or(DeviceError::UnknownParam(id))
 }
 
 /// A box within the width of its parameter, in this process's index type.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Area {
-    pub(super) rows: usize,
-    pub(super) cols: usize,
+pub(crate) struct Area {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
     /// The canonical flat index of the box's first element.
-    pub(super) origin: u64,
+    pub(crate) origin: u64,
     /// The width of the parameter.
-    pub(super) param_cols: u64,
+    pub(crate) param_cols: u64,
 }
 
 impl Area {
     /// A box that must lie within the columns of a parameter of width `param_cols`, and be countable.
-    pub(super) fn new(
+    pub(crate) fn new(
         canonical: &Box2,
         param_cols: u64,
         name: &dyn Fn() -> String,
@@ -45,36 +45,36 @@ impl Area {
         })
     }
 
-    pub(super) const fn elements(&self) -> usize {
+    pub(crate) const fn elements(&self) -> usize {
         self.rows * self.cols
     }
 
     /// Whether its rows follow each other without a gap in the parameter.
-    pub(super) const fn is_full_width(&self) -> bool {
+    pub(crate) const fn is_full_width(&self) -> bool {
         self.cols as u64 == self.param_cols
     }
 
     /// The canonical flat index of the element at (`row`, `col`) of the box.
-    pub(super) const fn canonical(&self, row: usize, col: usize) -> u64 {
+    pub(crate) const fn canonical(&self, row: usize, col: usize) -> u64 {
         self.origin + row as u64 * self.param_cols + col as u64
     }
 }
 
 /// A stretch of a box: some elements in a row, both in the box and in the parameter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Span {
-    pub(super) len: usize,
+pub(crate) struct Span {
+    pub(crate) len: usize,
     /// The canonical flat index of its first element.
-    pub(super) element: u64,
+    pub(crate) element: u64,
     /// Its digest cell, counted from the first one of the box.
-    pub(super) cell: usize,
+    pub(crate) cell: usize,
 }
 
 /// Where a walk over a box stands.
 ///
 /// The cuts that bound digest cells also bound spans, so that each span lies in one cell.
 #[derive(Clone, Debug)]
-pub(super) struct SpanWalk<'a> {
+pub(crate) struct SpanWalk<'a> {
     area: Area,
     row_cuts: &'a [u64],
     col_cuts: &'a [u64],
@@ -86,13 +86,13 @@ pub(super) struct SpanWalk<'a> {
 
 impl<'a> SpanWalk<'a> {
     /// A walk from the first element of a box, cut at `row_cuts` and `col_cuts` (rising, relative to the box).
-    pub(super) const fn new(area: Area, row_cuts: &'a [u64], col_cuts: &'a [u64]) -> Self {
+    pub(crate) const fn new(area: Area, row_cuts: &'a [u64], col_cuts: &'a [u64]) -> Self {
         Self { area, row_cuts, col_cuts, row: 0, col: 0, row_band: 0, col_band: 0 }
     }
 
     /// The next span, of at most `limit` elements; the caller stops after the last element of the box.
     #[inline]
-    pub(super) fn next_span(&mut self, limit: usize) -> Span {
+    pub(crate) fn next_span(&mut self, limit: usize) -> Span {
         let (row, col) = (self.row, self.col);
         let cell = self.row_band * (self.col_cuts.len() + 1) + self.col_band;
         let len = self.reach().min(limit);
@@ -126,7 +126,7 @@ impl<'a> SpanWalk<'a> {
 }
 
 /// Refuses cuts that do not rise strictly inside `0..extent`.
-pub(super) fn check_cuts(cuts: &[u64], extent: u64, name: &dyn Fn() -> String) -> Result<(), DeviceError> {
+pub(crate) fn check_cuts(cuts: &[u64], extent: u64, name: &dyn Fn() -> String) -> Result<(), DeviceError> {
     let mut floor = 0;
     for &cut in cuts {
         if cut <= floor || cut >= extent {
