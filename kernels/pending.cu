@@ -1,0 +1,27 @@
+// What belongs to a detection and is done per bit or per change: a range of pending bits, and a snapshot brought up to
+// date. The twins of `Bitset::insert_range` in `crates/driftless-device/src/bitset.rs`, and of the comparison in
+// `cpu/kernels.rs`, which replaces older bits while it compares them: here that waits until the list is complete.
+#include "types.cuh"
+#include "abi.cuh"
+
+// Bits first .. first + count become ones: a thread per word.
+KERNEL __launch_bounds__(MAX_THREADS) driftless_fill_bits(ARGS(FillArgs) args) {
+    const u64 end = args.first + args.count, stride = u64(gridDim.x) * blockDim.x;
+    const u64 words_end = (end + 31) >> 5;
+    for (u64 word = (args.first >> 5) + u64(blockIdx.x) * blockDim.x + threadIdx.x; word < words_end; word += stride) {
+        const u64 low = word << 5;
+        const u32 from_first = low < args.first ? WARP << u32(args.first - low) : WARP;
+        const u32 to_end = low + 32 > end ? WARP >> u32(low + 32 - end) : WARP;
+        if ((from_first & to_end) != 0) {
+            atomicOr(args.bits + word, from_first & to_end);
+        }
+    }
+}
+
+// `words[indices[i]] = values[i]`: indices are those of a list of changes, each below the tensor's length.
+KERNEL __launch_bounds__(MAX_THREADS) driftless_put(ARGS(PutArgs) args) {
+    const u64 stride = u64(gridDim.x) * blockDim.x;
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count; i += stride) {
+        args.words[args.indices[i]] = args.values[i];
+    }
+}
