@@ -12,12 +12,13 @@ const CODEC: &str = "driftless-codec";
 const PROTO: &str = "driftless-proto";
 const DEVICE: &str = "driftless-device";
 const TRANSPORT: &str = "driftless-transport";
+const STORE: &str = "driftless-store";
 const RUNTIME: &str = "driftless-runtime";
 const TESTKIT: &str = "driftless-testkit";
 const FACADE: &str = "driftless";
 
 /// Which of our crates each crate may depend on.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
     (TYPES, &[]),
     (NUMERICS, &[TYPES]),
     (CODEC, &[TYPES, NUMERICS]),
@@ -25,10 +26,14 @@ const ARROWS: [(&str, &[&str]); 11] = [
     (PROTO, &[TYPES]),
     (DEVICE, &[TYPES, NUMERICS, LAYOUT]),
     (TRANSPORT, &[TYPES]),
-    (RUNTIME, &[TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT]),
+    (STORE, &[TYPES, CODEC]),
+    (RUNTIME, &[TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT, STORE]),
     (FACADE, &[RUNTIME]),
-    (TESTKIT, &[TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT, RUNTIME]),
-    ("driftless-cli", &[FACADE, TESTKIT, TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT, RUNTIME]),
+    (TESTKIT, &[TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT, STORE, RUNTIME]),
+    (
+        "driftless-cli",
+        &[FACADE, TESTKIT, TYPES, NUMERICS, LAYOUT, CODEC, PROTO, DEVICE, TRANSPORT, STORE, RUNTIME],
+    ),
 ];
 
 /// Crates without tasks, threads, files and clocks.

@@ -1,0 +1,98 @@
+//! Leases: what readers pin against retirement.
+//!
+//! - **LG-10.** A lease has a counter and no time: whoever waits for it to move waits on its own clock, so that no
+//!   decision compares clocks of two machines.
+
+use crate::error::StoreError;
+use crate::key::ReaderId;
+use crate::stream::{Shared, Stream};
+use bytes::Bytes;
+use driftless_types::Seq;
+use futures::{StreamExt, TryStreamExt};
+use object_store::PutMode;
+use object_store::path::Path;
+use serde::{Deserialize, Serialize};
+
+/// The most bytes of a lease.
+const LEASE_BYTES_MAX: u64 = 256;
+/// The most leases of a stream.
+pub const LEASES_MAX: usize = 4096;
+/// Leases that are read at a time.
+const READ_AT_A_TIME: usize = 8;
+
+/// What one reader pins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Lease {
+    /// The reader.
+    pub reader: ReaderId,
+    /// Grows at each renewal.
+    pub counter: u64,
+    /// The lowest entry that the reader still needs.
+    pub pinned: Seq,
+}
+
+/// A lease as it is stored.
+#[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LeaseText {
+    counter: u64,
+    pinned: u64,
+}
+
+impl Stream {
+    /// Writes or renews a reader's lease; repeated while errors may pass.
+    ///
+    /// # Errors
+    /// Whatever a put meets.
+    pub async fn put_lease(&self, lease: &Lease) -> Result<(), StoreError> {
+        let Shared { keys, caller, .. } = &*self.shared;
+        let key = keys.lease(lease.reader);
+        let text = LeaseText { counter: lease.counter, pinned: lease.pinned.0 };
+        let text = serde_json::to_vec(&text).expect("two numbers are JSON");
+        let text = Bytes::from(text);
+        caller.repeated(|| self.put(&key, text.clone(), PutMode::Overwrite)).await
+    }
+
+    /// All leases, in order of reader. One that cannot be read is an error and not skipped: it may pin anything.
+    ///
+    /// # Errors
+    /// [`StoreError::Malformed`] for one that is no lease; [`StoreError::TooMany`] above [`LEASES_MAX`]; whatever a
+    /// listing or a get meets.
+    pub async fn read_leases(&self) -> Result<Vec<Lease>, StoreError> {
+        let keys = &self.shared.keys;
+        let readers = self.list(&keys.leases(), None, |object| keys.parse_lease(&object.location)).await?;
+        if readers.len() > LEASES_MAX {
+            return Err(StoreError::TooMany { folder: keys.leases().to_string(), limit: LEASES_MAX });
+        }
+        let leases = futures::stream::iter(readers).map(|reader| self.read_lease(reader));
+        let leases: Vec<_> = leases.buffered(READ_AT_A_TIME).try_collect().await?;
+        let mut leases: Vec<_> = leases.into_iter().flatten().collect();
+        leases.sort_unstable();
+        Ok(leases)
+    }
+
+    /// A reader's lease, or `None` if it was given up since it was listed.
+    async fn read_lease(&self, reader: ReaderId) -> Result<Option<Lease>, StoreError> {
+        let Shared { keys, caller, .. } = &*self.shared;
+        let key = keys.lease(reader);
+        match caller.repeated(|| self.read_bounded(&key, LEASE_BYTES_MAX)).await {
+            Ok(text) => parse(&key, reader, &text).map(Some),
+            Err(StoreError::Missing { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives a reader's lease up.
+    ///
+    /// # Errors
+    /// Whatever a delete meets.
+    pub async fn delete_lease(&self, reader: ReaderId) -> Result<(), StoreError> {
+        self.delete(&self.shared.keys.lease(reader)).await
+    }
+}
+
+fn parse(key: &Path, reader: ReaderId, text: &[u8]) -> Result<Lease, StoreError> {
+    let text: LeaseText = serde_json::from_slice(text)
+        .map_err(|error| StoreError::Malformed { key: key.to_string(), reason: error.to_string() })?;
+    Ok(Lease { reader, counter: text.counter, pinned: Seq(text.pinned) })
+}
