@@ -34,6 +34,7 @@
 mod boxes;
 mod delta;
 mod encode;
+pub mod entry;
 mod envelope;
 mod error;
 mod header;

@@ -1,0 +1,7 @@
+//! Entries of a log, from outside.
+
+mod hostile;
+mod keys;
+mod kit;
+mod round_trips;
+mod tables;
