@@ -3,6 +3,7 @@
 mod append;
 mod chain;
 mod follow;
+mod look_back;
 mod publish;
 mod retire;
 mod words;
@@ -10,11 +11,11 @@ mod words;
 pub use append::{Append, AppendCommand, AppendEvent};
 pub use chain::{Chain, Fall};
 pub use follow::{
-    Cursor, Dirty, Done, FollowCommand, FollowEvent, FollowOptions, FollowStop, Goal, Highest, Leasing,
-    Memory, Trouble, Writing,
+    Cursor, Dirty, Done, Follow, FollowCommand, FollowEvent, FollowOptions, FollowStop, Goal, Highest,
+    Leasing, Memory, Trouble, Writing,
 };
 pub use publish::{
-    Ask, Lineage, PublishCommand, PublishEvent, PublishOptions, PublishStop, Refusal, Task, TaskKind,
+    Ask, Lineage, Publish, PublishCommand, PublishEvent, PublishOptions, PublishStop, Refusal, Task, TaskKind,
 };
-pub use retire::{BlobKey, RetireCommand, RetireEvent, RetireMode, RetireOptions, RetireStop};
+pub use retire::{BlobKey, Retire, RetireCommand, RetireEvent, RetireMode, RetireOptions, RetireStop};
 pub use words::{Fault, Lease, LogTimer, Patience, Presence, Published, Reading, Stored};

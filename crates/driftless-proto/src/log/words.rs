@@ -137,17 +137,30 @@ impl Patience {
     }
 }
 
-/// Failures in a row, up to the number that is reported.
+/// Failures in a row, up to the number that is reported, and whether the next try waits for its timer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Failures(u32);
+pub(crate) struct Failures {
+    count: u32,
+    is_pausing: bool,
+}
 
 impl Failures {
     /// One more: the pause before the next try, and whether this is the one that is reported. Beyond that they are
     /// not counted, so that an outage of any length is one state.
     pub(crate) fn add(&mut self, patience: &Patience) -> (Duration, bool) {
-        let reported = self.0 >= patience.tries;
-        self.0 = (self.0 + 1).min(patience.tries);
-        let is_due = !reported && self.0 == patience.tries;
-        (if self.0 == patience.tries { patience.longest } else { patience.pause(self.0) }, is_due)
+        let was_spent = self.is_spent(patience);
+        self.count = (self.count + 1).min(patience.tries);
+        self.is_pausing = true;
+        let after = if was_spent { patience.longest } else { patience.pause(self.count) };
+        (after, !was_spent && self.is_spent(patience))
+    }
+
+    pub(crate) const fn is_spent(&self, patience: &Patience) -> bool {
+        self.count >= patience.tries
+    }
+
+    /// A timer fired: whether it is the one that is waited for.
+    pub(crate) const fn resume(&mut self) -> bool {
+        std::mem::replace(&mut self.is_pausing, false)
     }
 }

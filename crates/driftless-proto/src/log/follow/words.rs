@@ -40,6 +40,8 @@ pub struct FollowOptions {
     pub poll_after: Duration,
     /// At most so many entries are read back for an anchor.
     pub look_back_max: u64,
+    /// Where the counter of its lease begins: random, so that one life's lease is not taken for another's.
+    pub lease_counter: u64,
 }
 
 /// The highest place that a reader has acted on: it refuses less.
