@@ -1,6 +1,7 @@
-// What belongs to a detection and is done per bit or per change: a range of pending bits, and a snapshot brought up to
-// date. The twins of `Bitset::insert_range` in `crates/driftless-device/src/bitset.rs`, and of the comparison in
-// `cpu/kernels.rs`, which replaces older bits while it compares them: here that waits until the list is complete.
+// What belongs to a detection and is done per bit or per change: sets of pending elements, and a snapshot brought up to
+// date. The twins of `insert_range`, `insert_all` and `count` in `crates/driftless-device/src/bitset.rs`, and of the
+// comparison in `cpu/kernels.rs`, which replaces older bits while it compares them: here that waits until the list is
+// complete.
 #include "types.cuh"
 #include "abi.cuh"
 
@@ -23,5 +24,27 @@ KERNEL __launch_bounds__(MAX_THREADS) driftless_put(ARGS(PutArgs) args) {
     const u64 stride = u64(gridDim.x) * blockDim.x;
     for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count; i += stride) {
         args.words[args.indices[i]] = args.values[i];
+    }
+}
+
+// Bits `indices[i]` become ones: indices are below the tensor's length.
+KERNEL __launch_bounds__(MAX_THREADS) driftless_mark(ARGS(MarkArgs) args) {
+    const u64 stride = u64(gridDim.x) * blockDim.x;
+    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.count; i += stride) {
+        const u32 index = args.indices[i];
+        atomicOr(args.bits + (index >> 5), 1u << (index & 31u));
+    }
+}
+
+// How many bits are ones.
+KERNEL __launch_bounds__(MAX_THREADS) driftless_count_bits(ARGS(CountArgs) args) {
+    const u64 stride = u64(gridDim.x) * blockDim.x;
+    u32 ones = 0;
+    for (u64 word = u64(blockIdx.x) * blockDim.x + threadIdx.x; word < args.words; word += stride) {
+        ones += u32(__popc(args.bits[word]));
+    }
+    const u32 of_warp = __reduce_add_sync(WARP, ones);
+    if ((threadIdx.x & 31u) == 0 && of_warp != 0) {
+        atomicAdd(args.count, u64(of_warp));
     }
 }

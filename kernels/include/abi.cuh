@@ -142,6 +142,20 @@ struct FillArgs {
     u64 count;
 };
 
+// Bits `indices[i]` become ones.
+struct MarkArgs {
+    u32* bits;
+    const u32* indices;
+    u64 count;
+};
+
+// `*count += ones of bits[0 .. words]`; zeroed by the caller.
+struct CountArgs {
+    const u32* bits;
+    u64* count;
+    u64 words;
+};
+
 // `words[indices[i]] = values[i]`.
 struct PutArgs {
     u16* words;

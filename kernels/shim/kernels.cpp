@@ -45,6 +45,8 @@ const Entry ENTRIES[] = {
     ENTRY(driftless_detect_rest, DetectArgs),
     ENTRY(driftless_fill_bits, FillArgs),
     ENTRY(driftless_put, PutArgs),
+    ENTRY(driftless_mark, MarkArgs),
+    ENTRY(driftless_count_bits, CountArgs),
     ENTRY(driftless_remap_plan, RemapArgs),
     ENTRY(driftless_remap, RemapArgs),
     ENTRY(driftless_gather, GatherArgs),

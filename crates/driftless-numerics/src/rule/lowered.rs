@@ -9,7 +9,7 @@ use super::{Form, Rule};
 /// certifies most elements without a root or a division.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq)]
-#[allow(missing_docs, reason = "the fields are those of `Scalars`")]
+#[expect(missing_docs, reason = "the fields are those of `Scalars`")]
 pub struct RuleScalars {
     pub loss_double: f64,
     pub step_size: f32,
