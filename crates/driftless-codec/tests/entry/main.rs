@@ -1,5 +1,6 @@
 //! Entries of a log, from outside.
 
+mod golden;
 mod hostile;
 mod keys;
 mod kit;

@@ -3,6 +3,7 @@
 mod adam_like;
 mod boxes;
 mod damage;
+mod golden;
 mod hostile;
 mod kit;
 mod rice;
