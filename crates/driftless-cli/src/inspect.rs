@@ -5,7 +5,7 @@ use crate::console::{Lines, counted};
 use crate::failure::Failure;
 use crate::files::{BadInput, Optimizer, TensorFile, parameter_names};
 use bytes::Bytes;
-use driftless_codec::{Section, SectionHeader};
+use driftless_codec::{CanonicalBox, CodecError, LogSection, Section, SectionHeader};
 use driftless_numerics::GroupStep;
 use indicatif::HumanCount;
 use serde::Serialize;
@@ -70,6 +70,15 @@ struct SectionText {
     base_digest: String,
     new_digest: String,
     bytes: u64,
+    /// Where it lies in its parameter: of sections of a log.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    area: Option<AreaText>,
+}
+
+#[derive(Debug, PartialEq, Serialize)]
+struct AreaText {
+    origin: Vec<u64>,
+    extent: Vec<u64>,
 }
 
 /// Runs the command.
@@ -119,11 +128,24 @@ fn describe_sections(path: &Path) -> Result<Description, BadInput> {
     let mut bytes = Bytes::from(fs::read(path).map_err(|error| bad(error.to_string()))?);
     let mut sections = Vec::new();
     while !bytes.is_empty() {
-        let section =
-            Section::parse_any(&mut bytes).map_err(|error| bad(format!("a damaged section ({error})")))?;
-        sections.push(SectionText::of(section.header()));
+        let section = take_section(&mut bytes);
+        sections.push(section.map_err(|error| bad(format!("a damaged section ({error})")))?);
     }
     Ok(Description::Sections { sections })
+}
+
+/// The section at the front of `bytes`. Only its checksum tells one of a log from one of a cluster.
+fn take_section(bytes: &mut Bytes) -> Result<SectionText, CodecError> {
+    let error = match Section::parse_any(bytes) {
+        Ok(section) => return Ok(SectionText::of(section.header(), section.header().section_bytes(), None)),
+        Err(error) => error,
+    };
+    // What begins with a box is most likely one of a log, and then its error is the one that helps.
+    if LogSection::front(bytes).is_err() {
+        return Err(error);
+    }
+    let section = LogSection::parse_any(bytes)?;
+    Ok(SectionText::of(section.header(), section.bytes(), Some(section.area())))
 }
 
 impl OptimizerText {
@@ -178,7 +200,7 @@ impl GroupText {
 }
 
 impl SectionText {
-    fn of(header: &SectionHeader) -> Self {
+    fn of(header: &SectionHeader, bytes: u64, area: Option<&CanonicalBox>) -> Self {
         Self {
             fragment: header.fragment,
             codec: header.codec.to_string(),
@@ -190,15 +212,24 @@ impl SectionText {
             version: header.version.0,
             base_digest: header.base_digest.to_string(),
             new_digest: header.new_digest.to_string(),
-            bytes: header.section_bytes(),
+            bytes,
+            area: area
+                .map(|area| AreaText { origin: area.origin().collect(), extent: area.extent().collect() }),
         }
     }
 
     fn line(&self) -> String {
         let base = self.base.map_or_else(|| "no base".to_owned(), |base| format!("base v{base}"));
+        let place = match &self.area {
+            Some(area) => format!("parameter {} at {:?} {:?}", self.fragment, area.origin, area.extent),
+            None => format!("fragment {}", self.fragment),
+        };
+        let bits = match self.nnz {
+            0 => String::new(),
+            nnz => format!(", {:.2} bits per change", 8.0 * self.bytes as f64 / nnz as f64),
+        };
         format!(
-            "fragment {}: {} {} {}, {} of {} elements, {base}, v{}, digests {} to {}, {} bytes",
-            self.fragment,
+            "{place}: {} {} {}, {} of {} elements, {base}, v{}, digests {} to {}, {} bytes{bits}",
             self.codec,
             self.value_mode,
             self.dtype,
@@ -259,8 +290,11 @@ fn tensor_lines(tensors: &[TensorText]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use driftless_codec::{SectionStart, encode_section};
-    use driftless_types::{ChangeSet, Digest, Dtype, Version};
+    use driftless_codec::{
+        LogChanges, LogSectionPlan, LogSectionStart, SectionStart, StepKnowledge, encode_section,
+    };
+    use driftless_numerics::StepClass;
+    use driftless_types::{ChangeSet, Digest, Dtype, ParamId, Version};
 
     fn section_file(folder: &Path) -> std::path::PathBuf {
         let changes = ChangeSet::Sparse { positions: vec![3, 9], values: vec![1, 2] };
@@ -299,5 +333,43 @@ mod tests {
         bytes[last] ^= 1;
         fs::write(&path, bytes).unwrap();
         assert!(describe(&path).unwrap_err().to_string().contains("damaged section"));
+    }
+
+    #[test]
+    fn a_blob_of_a_log_says_where_its_sections_lie() {
+        let folder = tempfile::tempdir().unwrap();
+        let start = LogSectionStart {
+            param: ParamId(3),
+            dtype: Dtype::Bf16,
+            area: CanonicalBox::new(&[8, 0], &[100, 1000]).unwrap(),
+            base: Some(Version(4)),
+            version: Version(5),
+            base_digest: Digest::ZERO,
+            new_digest: Digest([2; 4]),
+        };
+        let positions: Vec<u32> = (0..1000).map(|i| 100 * i).collect();
+        let (values, classes) = (vec![0x3c01; 1000], vec![StepClass::Unit; 1000]);
+        let knowledge = StepKnowledge::Classes(&classes);
+        let mut bytes = Vec::new();
+        let changes = LogChanges::Sparse { positions: &positions, values: &values, knowledge };
+        LogSectionPlan::new(&start, changes).write(&mut bytes);
+        LogSectionPlan::new(&start, LogChanges::All(&vec![1; 100_000])).write(&mut bytes);
+        let path = folder.path().join("a.blob");
+        fs::write(&path, &bytes).unwrap();
+        let Description::Sections { sections } = describe(&path).unwrap() else {
+            panic!("not taken for sections");
+        };
+        let line = sections[0].line();
+        assert!(
+            line.starts_with("parameter 3 at [8, 0] [100, 1000]: rice congruence BF16, 1000 of"),
+            "{line}"
+        );
+        assert!(line.ends_with("bits per change"), "{line}");
+        assert_eq!(sections.iter().map(|section| section.bytes).sum::<u64>(), bytes.len() as u64);
+        assert_eq!(sections[1].codec, "dense");
+        let last = bytes.len() - 20;
+        bytes[last] ^= 1;
+        fs::write(&path, bytes).unwrap();
+        assert!(describe(&path).unwrap_err().to_string().contains("damaged section (the checksum is"));
     }
 }
