@@ -15,6 +15,26 @@ const UNSIGNED: &str = "unsigned";
 const ALGORITHM: &str = "ed25519";
 
 /// An entry that was verified.
+///
+/// ```
+/// use driftless_codec::entry::{Role, SecretKey, SignedEntry, Signer, Trust, TrustedKeys};
+/// use driftless_types::{Entry, EntryKind, ObjectDigest, Seq, StreamId};
+///
+/// let entry = Entry {
+///     stream: StreamId([7; 16]),
+///     seq: Seq(5),
+///     epoch: 3,
+///     created_by: 0x0123_4567_89ab_cdef,
+///     parent: ObjectDigest([1; 32]),
+///     kind: EntryKind::Epoch,
+/// };
+/// let key = SecretKey::from_seed(&[9; 32]);
+/// let trust = Trust::Keys(TrustedKeys::new(key.public(), Role::Publisher));
+/// let object = SignedEntry::seal(&entry, &Signer::Key(key))?;
+/// let signed = SignedEntry::verify(&object, &trust, Seq(5))?;
+/// assert_eq!(signed.entry, entry);
+/// # Ok::<(), driftless_codec::entry::EntryError>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SignedEntry {
     /// What it says.

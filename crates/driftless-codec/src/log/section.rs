@@ -66,7 +66,7 @@ pub enum LogView<'a> {
 impl LogSection {
     /// Takes the section at the front of `bytes`, and the padding after it, if it is one of this entry and parameter.
     ///
-    /// No memory is taken but for one block's positions at a time, at most 12 MB; after an error `bytes` is as it was.
+    /// No memory is taken but for one block's positions at a time, at most 4 MiB; after an error `bytes` is as it was.
     ///
     /// # Errors
     /// A [`CodecError`] that names the field, what it holds and what it should.

@@ -2,6 +2,7 @@
 
 use super::bits::{PlaneWriter, bits_at, is_padded, ones, plane_bytes};
 use super::block::{BlockFault, ListName, MAX_K};
+use driftless_types::index_of;
 
 /// How a list is coded, and what its unary plane takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -66,16 +67,16 @@ impl GapCode {
             return Err(BlockFault::Padding { list });
         }
         let mut lows = 0;
-        let position = |(index, one): (u64, u64)| {
+        // There is a one in memory for each of them.
+        let mut positions = Vec::with_capacity(index_of(self.count.into()));
+        for (index, one) in (0..).zip(ones(unary)) {
             lows += u64::from(bits_at(low, index * u64::from(self.k), self.k.into()));
             // At most 2^27 quotients of 2^20 each, 2^20 low parts of as much: far below 2^64.
-            let position = ((one - index) << self.k) + lows + index;
-            u32::try_from(position)
-                .ok()
-                .filter(|&position| position < elements)
-                .ok_or(BlockFault::OutOfRange { list, found: position, elements })
-        };
-        (0..).zip(ones(unary)).map(position).collect()
+            let found = ((one - index) << self.k) + lows + index;
+            let position = u32::try_from(found).ok().filter(|&position| position < elements);
+            positions.push(position.ok_or(BlockFault::OutOfRange { list, found, elements })?);
+        }
+        Ok(positions)
     }
 }
 
