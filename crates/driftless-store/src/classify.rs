@@ -22,7 +22,7 @@ pub(crate) fn classify(key: &Path, error: object_store::Error, deadline: Duratio
     use object_store::Error as Theirs;
     let key = key.to_string();
     match error {
-        Theirs::NotFound { .. } if names_no_bucket(&error) => {
+        Theirs::NotFound { .. } | Theirs::Generic { .. } if names_no_bucket(&error) => {
             StoreError::BucketMissing { key, source: Arc::new(error) }
         }
         Theirs::NotFound { .. } => StoreError::Missing { key },

@@ -83,9 +83,10 @@ impl Stream {
         Ok(places)
     }
 
-    /// The last place of the unbroken run that begins at `from`, or `None` if nothing is at `from`. Entries behind a
-    /// gap do not count, so a stale listing, or a stray name, never makes the log longer than it is. It may be longer
-    /// than this says: an entry is only known to be absent once another was created in its place.
+    /// The last place of the unbroken run that begins at `from`, or `None` if nothing is at `from`. The hint shortens
+    /// the search where it names an entry, and names behind a gap do not count. A place to begin from, and no more:
+    /// the log may be longer by what a stale listing does not show, and in a hostile bucket any name can be there,
+    /// so that only the chain of digests and signatures says what belongs to the log.
     ///
     /// # Errors
     /// Whatever a listing or a get meets.

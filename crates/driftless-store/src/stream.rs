@@ -94,6 +94,18 @@ impl Stream {
         &self.shared.caller.options
     }
 
+    /// The store below, such as to put a decorator around it.
+    #[must_use]
+    pub fn object_store(&self) -> &Arc<dyn ObjectStore> {
+        &self.shared.store
+    }
+
+    /// The prefix in the store.
+    #[must_use]
+    pub fn prefix(&self) -> &Path {
+        self.shared.keys.prefix()
+    }
+
     /// Proves that the store creates only what is absent: creates a key of random name twice, expects the second
     /// to be refused and the first value to stay, and removes it.
     ///
