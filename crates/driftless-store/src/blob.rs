@@ -4,6 +4,7 @@ use crate::error::StoreError;
 use crate::options::BLOB_BYTES_MAX;
 use crate::stream::{Shared, Stream, length};
 use bytes::Bytes;
+use driftless_codec::entry::object_digest;
 use driftless_types::{BlobRef, ObjectDigest};
 use futures::{StreamExt, TryStreamExt};
 use object_store::{ObjectStoreExt, PutMode};
@@ -172,11 +173,9 @@ fn check_length(key: &str, found: u64, blob: &BlobRef) -> Result<(), StoreError>
 }
 
 async fn digest(bytes: Bytes) -> ObjectDigest {
-    let hash = |bytes: Bytes| ObjectDigest(*blake3::hash(&bytes).as_bytes());
     if bytes.len() < HASHED_ASIDE_BYTES_MIN {
-        return hash(bytes);
+        return object_digest(&bytes);
     }
-    tokio::task::spawn_blocking(move || hash(bytes))
-        .await
-        .expect("hashing does not panic, and nobody aborts it")
+    let digest = tokio::task::spawn_blocking(move || object_digest(&bytes)).await;
+    digest.expect("hashing does not panic, and nobody aborts it")
 }

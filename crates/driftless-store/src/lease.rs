@@ -39,6 +39,14 @@ struct LeaseText {
     pinned: u64,
 }
 
+impl Lease {
+    /// As it is stored: `{"counter":3,"pinned":17}`.
+    fn to_bytes(self) -> Bytes {
+        let text = LeaseText { counter: self.counter, pinned: self.pinned.0 };
+        Bytes::from(serde_json::to_vec(&text).expect("two numbers are JSON"))
+    }
+}
+
 impl Stream {
     /// Writes or renews a reader's lease; repeated while errors may pass.
     ///
@@ -47,9 +55,7 @@ impl Stream {
     pub async fn put_lease(&self, lease: &Lease) -> Result<(), StoreError> {
         let Shared { keys, caller, .. } = &*self.shared;
         let key = keys.lease(lease.reader);
-        let text = LeaseText { counter: lease.counter, pinned: lease.pinned.0 };
-        let text = serde_json::to_vec(&text).expect("two numbers are JSON");
-        let text = Bytes::from(text);
+        let text = lease.to_bytes();
         caller.repeated(|| self.put(&key, text.clone(), PutMode::Overwrite)).await
     }
 
@@ -91,8 +97,13 @@ impl Stream {
     }
 }
 
-fn parse(key: &Path, reader: ReaderId, text: &[u8]) -> Result<Lease, StoreError> {
-    let text: LeaseText = serde_json::from_slice(text)
-        .map_err(|error| StoreError::Malformed { key: key.to_string(), reason: error.to_string() })?;
-    Ok(Lease { reader, counter: text.counter, pinned: Seq(text.pinned) })
+/// Reads a lease back and demands the bytes that we would write: JSON has many ways to say the same.
+fn parse(key: &Path, reader: ReaderId, bytes: &[u8]) -> Result<Lease, StoreError> {
+    let malformed = |reason: String| StoreError::Malformed { key: key.to_string(), reason };
+    let text: LeaseText = serde_json::from_slice(bytes).map_err(|error| malformed(error.to_string()))?;
+    let lease = Lease { reader, counter: text.counter, pinned: Seq(text.pinned) };
+    if lease.to_bytes() != bytes {
+        return Err(malformed("its two numbers are not written as a lease has them".to_owned()));
+    }
+    Ok(lease)
 }

@@ -1,12 +1,44 @@
 //! A stream of log entries and blobs under one prefix of any object store.
 //!
-//! The store is whatever implements [`object_store::ObjectStore`]; this crate adds the keys, the bounds, the
-//! deadlines, the repetitions and the errors that a log needs.
+//! The store is whatever implements [`object_store::ObjectStore`]; there is no trait of our own. What this crate adds
+//! is what a log needs of a store: keys, bounds, deadlines, repetitions, and errors that say what to do.
 //!
-//! - **LG-2.** Keys of the log and of blobs never change their content; `lease/` and `head` are overwritten.
-//! - **LG-3.** An entry is created only after every blob that it names was put and its length seen.
-//! - **LG-10.** No decision compares clocks of two machines.
-//! - **LG-12.** The store's client sends the request for an entry once.
+//! ```text
+//! log/<seq, 20 digits>                       created only if absent: one winner per place
+//! blob/<epoch counter, 20 digits>/<BLAKE3>   put before the entry that names it
+//! lease/<reader, 32 hex digits>              {"counter":3,"pinned":17}, overwritten while the reader lives
+//! probe/<32 hex digits>                      created twice, to see that a second create is refused
+//! head                                       a hint in decimal; may be stale, missing or a lie
+//! ```
+//!
+//! [`open`] leads from a [`StreamUrl`] to a [`Stream`], [`create`] does the same for a new one. The only primitive
+//! required is *create if absent* (S3 `If-None-Match: *`, GCS, Azure, a hard link on a local disk), and
+//! [`Stream::probe_create_if_absent`] proves it on the store at hand.
+//!
+//! # What the store keeps of the log's promises
+//! - **LG-2.** Keys of the log and of blobs never change their content: an entry is created only if absent, and a
+//!   blob's key names its bytes. `lease/` and `head` are overwritten.
+//! - **LG-3.** A blob counts as put once its length was seen in the store, and [`Stream::see_blobs`] sees those that
+//!   others put, so that an entry is created only after every blob that it names. On a local disk file and folders
+//!   are synced before a put is reported, and before an entry that was read is handed out: the data before it has a
+//!   name, then the folder of the name, then every folder above it up to the root.
+//! - **LG-10.** No decision compares clocks of two machines: a lease has a counter and no time, the times that stores
+//!   attach to objects are never read, and every wait is on the own clock.
+//! - **LG-12.** The request for an entry is sent once; the store client's own retries are off. After any error nothing
+//!   is settled before the place was read back. A place is said to be empty only after its folder was listed.
+//!
+//! # Errors and repetitions
+//! [`StoreError`] tells missing from refused, full from read-only, and throttled from down; [`StoreError::retry`] says
+//! what has to change. Idempotent requests (blobs, leases, listings, reads, deletes) are repeated at most
+//! [`StoreOptions::attempts`] times, with pauses that double and are drawn at random; each has a deadline.
+//!
+//! # A bucket is not trusted
+//! Keys are built from numbers and digests and parsed back by the same rules: a listed name that no rule makes is none
+//! of ours. Blobs are read up to their stated length and no further, and checked by length and digest. Listings,
+//! leases and the hint are bounded. What an entry says is for its reader to verify before anything is parsed.
+//!
+//! # For tests of whoever builds on this
+//! [`faulty`] has decorators that fail on purpose; [`conformance`] is a suite that runs on any store.
 #![forbid(unsafe_code)]
 
 mod address;

@@ -4,11 +4,12 @@ use crate::error::StoreError;
 use crate::key::SEQ_MAX;
 use crate::stream::{Discovery, Shared, Stream, length};
 use bytes::Bytes;
+use driftless_codec::entry::MAX_ENTRY_BYTES;
 use driftless_types::Seq;
 use object_store::PutMode;
 
 /// The most bytes of an entry, signature included.
-pub const ENTRY_BYTES_MAX: u64 = 1 << 20;
+pub const ENTRY_BYTES_MAX: u64 = MAX_ENTRY_BYTES as u64;
 /// The most bytes of the hint.
 const HEAD_BYTES_MAX: u64 = 32;
 /// Places that are asked for one by one behind the last that a listing shows.

@@ -1,10 +1,11 @@
 //! How long a call may take, and how often it is repeated.
 
+use driftless_codec::entry::MAX_BLOB_BYTES;
 use std::time::Duration;
 use uuid::Uuid;
 
 /// The most bytes of a blob: each is one request, and each is held in memory whole.
-pub const BLOB_BYTES_MAX: u64 = 64 << 20;
+pub const BLOB_BYTES_MAX: u64 = MAX_BLOB_BYTES;
 
 /// How long a call may take, and how often it is repeated. A call with all its repetitions ends within
 /// `attempts` times the sum of its deadline and `backoff_max`.

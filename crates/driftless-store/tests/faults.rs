@@ -241,15 +241,14 @@ async fn leases_and_deletes_survive_passing_faults() {
 
 /// Publishes as a publisher does: after any error it reads back, and sends the same bytes again if nothing is there.
 async fn append(stream: &Stream, seq: Seq, body: &Bytes) {
-    for _ in 0..200 {
-        if stream.create_entry(seq, body.clone()).await.is_ok() {
-            return;
-        }
+    let mut tries = 0;
+    while stream.create_entry(seq, body.clone()).await.is_err() {
         if stream.read_entry(seq, ENTRY_BYTES_MAX).await.is_ok_and(|found| found == body) {
             return;
         }
+        tries += 1;
+        assert!(tries < 200, "{seq} is never settled");
     }
-    panic!("{seq} is never settled");
 }
 
 /// Up to every other request goes wrong, in every way that passes: what is published is complete, and in order.

@@ -39,8 +39,8 @@ async fn swapped_blobs_are_found() {
     let two = stream.put_blob(1, "two".into()).await.expect("a blob is put");
     store.put(&blob_key(1, one.digest), "two".into()).await.expect("the bucket's owner may");
     let error = stream.get_blob(1, &one).await.expect_err("its bytes are another's");
-    let StoreError::WrongDigest { found, expected, .. } = error else { panic!("{error:?}") };
-    assert_eq!((found, expected), (two.digest, one.digest));
+    let StoreError::WrongDigest { found, expected, .. } = &error else { unreachable!("{error:?}") };
+    assert_eq!((*found, *expected), (two.digest, one.digest));
     // Publishing it again heals it.
     stream.put_blob(1, "one".into()).await.expect("a blob is put");
     assert_eq!(stream.get_blob(1, &one).await.expect("it is healed"), "one");
@@ -244,7 +244,14 @@ async fn a_lease_that_cannot_be_read_is_an_error() {
     stream.put_lease(&lease).await.expect("a lease is written");
     let key = Path::from(format!("run/lease/{}", ReaderId([2; 16])));
     let long = " ".repeat(1000);
-    for text in ["", "{}", r#"{"counter":1,"pinned":-1}"#, r#"{"counter":1,"pinned":2,"x":3}"#, "[1,2]"] {
+    for text in [
+        "",
+        "{}",
+        r#"{"counter":1,"pinned":-1}"#,
+        r#"{"counter":1,"pinned":2,"x":3}"#,
+        "[1,2]",
+        r#"{"pinned":2,"counter":1}"#,
+    ] {
         store.put(&key, text.into()).await.expect("the bucket's owner may");
         let read = stream.read_leases().await;
         assert!(matches!(read, Err(StoreError::Malformed { .. })), "{text}: {read:?}");
