@@ -10,9 +10,8 @@
 #include "../digest.cu"
 #include "../block16.cu"
 
-#if defined(SHIM_TESTS)
+#if defined(SHIM_FAULTY)
 #include "faulty.cuh"
-#include "probe.cuh"
 #endif
 
 namespace {
@@ -60,8 +59,8 @@ const Entry ENTRIES[] = {
     ENTRY(driftless_block16_decode, Block16Args),
     ENTRY(driftless_block16_directory, Block16Args),
     ENTRY(driftless_block16_encode, Block16Args),
-#if defined(SHIM_TESTS)
-    FAULTY_ENTRIES PROBE_ENTRIES
+#if defined(SHIM_FAULTY)
+    FAULTY_ENTRIES
 #endif
 };
 

@@ -4,7 +4,9 @@ use crate::evaluations::Evaluations;
 use crate::failure::Failure;
 use crate::family::FamilyArg;
 use crate::report::ReportTarget;
+use crate::stream::FailpointArg;
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
+use driftless::log::StreamUrl;
 use driftless::{Device, Place};
 use driftless_layout::{RolloutLayout, TrainerLayout};
 use std::path::PathBuf;
@@ -64,6 +66,31 @@ const CERTIFY_EXAMPLES: &str = "Examples:
 Exit code: 0 nothing missed, 1 a change was missed, 2 bad input,
 130 interrupted, after a report of what was evaluated.";
 
+const PUBLISH_EXAMPLES: &str = "Examples:
+  driftless publish run/ --trainer megatron:tp=2,dp=2 --to file:///data/stream
+  driftless publish run/ --trainer hf --to s3://bucket/policy --key publisher.key \\
+      --anchor-every 50 --json -
+  driftless publish --from-checkpoint model.safetensors --model config.json \\
+      --to s3://bucket/policy
+
+Credentials and endpoints come from the environment, as AWS_ACCESS_KEY_ID,
+AWS_ENDPOINT_URL, AWS_ALLOW_HTTP, GOOGLE_SERVICE_ACCOUNT, AZURE_STORAGE_ACCOUNT_NAME.
+
+Exit code: 0 published, 1 stopped (fenced by another publisher, say), 2 bad input,
+130 interrupted.";
+
+const FOLLOW_EXAMPLES: &str = "Examples:
+  driftless follow file:///data/stream --rollout vllm:tp=2 --out weights/
+  driftless follow s3://bucket/policy --rollout hf --out weights/ --once --trust publisher.trust
+  driftless follow https://host/policy --rollout hf --out weights/ --at-least 7 --no-lease
+
+Exit code: 0 reached, 1 stopped (the log was forked, say), 2 bad input, 130 interrupted.";
+
+const KEYGEN_EXAMPLES: &str = "Examples:
+  driftless keygen --key publisher.key --trust publisher.trust
+
+Exit code: 0 made, 2 a file exists or cannot be written.";
+
 /// Keeps a fleet of rollout engines bit-identical to a trainer by sending only the weights that changed.
 #[derive(Debug, Parser)]
 #[command(name = "driftless", version, about, propagate_version = true)]
@@ -100,6 +127,21 @@ pub(crate) enum Command {
     /// digests mean equal plans.
     #[command(after_help = PLAN_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{PLAN_EXAMPLES}"))]
     Plan(PlanArgs),
+    /// Publish every recorded step of a folder to a stream in an object store.
+    ///
+    /// DIR is as for sync. A stream that is there already is gone on with: from the version that it holds, if that is one
+    /// of the recorded and proven by digest, else with an anchor that replaces it.
+    #[command(after_help = PUBLISH_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{PUBLISH_EXAMPLES}"))]
+    Publish(PublishArgs),
+    /// Follow a stream: keep the weights of one replica in a folder, each version proven.
+    ///
+    /// FOLDER gets a safetensors file per rank of the layout, replaced as a whole at each version, and state.json, which
+    /// says what they are: nothing is served while they change. Whatever dies is started again with the same command.
+    #[command(after_help = FOLLOW_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{FOLLOW_EXAMPLES}"))]
+    Follow(FollowArgs),
+    /// Make a key that signs what is published, and the file by which readers trust it.
+    #[command(after_help = KEYGEN_EXAMPLES)]
+    Keygen(KeygenArgs),
     /// Describe a trainer state, a policy file or a section file.
     #[command(after_help = INSPECT_EXAMPLES)]
     Inspect(InspectArgs),
@@ -191,6 +233,101 @@ pub(crate) struct SyncArgs {
     /// The rest.
     #[command(flatten)]
     pub(crate) run: RunArgs,
+}
+
+/// `driftless publish`.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("what").required(true).args(["dir", "from_checkpoint"]))]
+pub(crate) struct PublishArgs {
+    /// The folder of the recorded steps.
+    #[arg(value_name = "DIR")]
+    pub(crate) dir: Option<PathBuf>,
+    /// Publish one Hugging Face checkpoint instead, as an anchor.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) from_checkpoint: Option<PathBuf>,
+    /// The checkpoint's config.
+    #[arg(long, value_name = "CONFIG", requires = "from_checkpoint")]
+    pub(crate) model: Option<PathBuf>,
+    /// The checkpoint's version.
+    #[arg(long, value_name = "V", default_value_t = 0, requires = "from_checkpoint")]
+    pub(crate) version: u64,
+    /// How the trainer holds the policy.
+    #[arg(long, value_name = "LAYOUT", default_value = "hf")]
+    pub(crate) trainer: TrainerLayout,
+    /// Where the stream is, or is to be: file:///folder, s3://bucket/prefix, gs://, az://.
+    #[arg(long, value_name = "URL")]
+    pub(crate) to: StreamUrl,
+    /// Write an anchor after so many deltas.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) anchor_every: Option<u32>,
+    /// Sign entries with the key of FILE.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: Option<PathBuf>,
+    /// Believe what the keys of FILE signed [default: the key of --key].
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// The optimizer family: agnostic, torch, ...; auto is the files' own, else agnostic.
+    #[arg(long, value_name = "NAME", default_value = "auto")]
+    pub(crate) family: FamilyArg,
+    /// How the trainer knows which weights changed.
+    #[arg(long, value_enum, default_value_t = DetectorArg::Inversion)]
+    pub(crate) detector: DetectorArg,
+    /// Close a blob before it grows beyond this, in bytes: six of them bound the memory that publishing takes.
+    #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
+    pub(crate) blob_bytes: usize,
+    /// Write the report as JSON to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<ReportTarget>,
+    /// For tests: kill or stop this process at a place, such as publisher-creates=kill@2.
+    #[arg(long = "failpoint", value_name = "SITE=FAULT@N")]
+    pub(crate) failpoints: Vec<FailpointArg>,
+}
+
+/// `driftless follow`.
+#[derive(Args, Debug)]
+#[command(group = ArgGroup::new("goal").args(["once", "at_least", "exactly"]))]
+pub(crate) struct FollowArgs {
+    /// Where the stream is: file:///folder, s3://bucket/prefix, gs://, az://, https://.
+    #[arg(value_name = "URL")]
+    pub(crate) url: StreamUrl,
+    /// How the replica holds the policy.
+    #[arg(long, value_name = "LAYOUT")]
+    pub(crate) rollout: RolloutLayout,
+    /// The folder that the weights are kept in.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) out: PathBuf,
+    /// End at the end of the log as it is.
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// End at this version, or a later one.
+    #[arg(long, value_name = "V")]
+    pub(crate) at_least: Option<u64>,
+    /// End at this version.
+    #[arg(long, value_name = "V")]
+    pub(crate) exactly: Option<u64>,
+    /// Believe only what the keys of FILE signed; without it, signatures are not checked.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: Option<PathBuf>,
+    /// Pin nothing in the store, which may then be read-only: retention may interrupt this reader.
+    #[arg(long)]
+    pub(crate) no_lease: bool,
+    /// Write the report as JSON to FILE, or to standard output with `-`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) json: Option<ReportTarget>,
+    /// For tests: kill or stop this process at a place, such as follower-writes=kill@2.
+    #[arg(long = "failpoint", value_name = "SITE=FAULT@N")]
+    pub(crate) failpoints: Vec<FailpointArg>,
+}
+
+/// `driftless keygen`.
+#[derive(Args, Debug)]
+pub(crate) struct KeygenArgs {
+    /// Where the secret key goes: a new file that only you can read.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) key: PathBuf,
+    /// Where the file for readers goes.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) trust: PathBuf,
 }
 
 /// `driftless plan`.

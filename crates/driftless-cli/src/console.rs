@@ -61,6 +61,16 @@ impl Console {
         Self::with_template(lines, count as u64, &template)
     }
 
+    /// A console of something that has no end of its own.
+    pub(crate) fn waiting(lines: Lines) -> Self {
+        Self::with_template(lines, 0, "{spinner} {elapsed}  {wide_msg}")
+    }
+
+    /// So many of the things are expected, as is known only now.
+    pub(crate) fn expect(&self, count: usize) {
+        self.bar.set_length(count as u64);
+    }
+
     /// A console that expects so many evaluations, and shows how fast they go by.
     pub(crate) fn evaluating(lines: Lines, evaluations: u64) -> Self {
         let template = "{bar:16} {human_pos}/{human_len}  {rate}  {eta} left  {wide_msg}";

@@ -32,8 +32,24 @@ pub(crate) enum Failure {
         /// Why.
         source: DeviceError,
     },
+    /// A stream cannot be opened, or is not what it should be.
+    #[error("{place}")]
+    Stream {
+        /// Its address.
+        place: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
+    /// A publisher or a reader has stopped for good before it reached what it was to reach.
+    #[error("{place}: stopped")]
+    Ended {
+        /// The stream's address.
+        place: String,
+        /// Why.
+        source: Box<dyn Error + Send + Sync>,
+    },
     /// A file could not be written.
-    #[error("{path}: the report was not written")]
+    #[error("{path}: not written")]
     Write {
         /// The file.
         path: String,
@@ -58,11 +74,12 @@ impl Failure {
     /// 1: not identical or not certified, 2: bad input, 130: interrupted.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) => 1,
+            Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) | Self::Ended { .. } => 1,
             Self::BadInput(_)
             | Self::Layout { .. }
             | Self::Usage(_)
             | Self::Device { .. }
+            | Self::Stream { .. }
             | Self::Write { .. } => 2,
             Self::Interrupted => 130,
         })

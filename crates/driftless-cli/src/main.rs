@@ -1,4 +1,4 @@
-//! The `driftless` program: `demo`, `sync`, `plan`, `inspect` and `certify`.
+//! The `driftless` program: `demo`, `sync`, `publish`, `follow`, `keygen`, `plan`, `inspect` and `certify`.
 //!
 //! Exit codes: 0 every receiver identical at every version (of `certify`: nothing missed; of `plan`: planned), 1 not so, 2 bad input, 130 interrupted.
 #![forbid(unsafe_code)]
@@ -16,9 +16,11 @@ mod fleet;
 mod inspect;
 mod placement;
 mod plan;
+mod recorded;
 mod report;
 mod run;
 mod source;
+mod stream;
 mod sync;
 
 use args::{Cli, Command};
@@ -44,6 +46,9 @@ fn main() -> ExitCode {
         Command::Demo(args) => until_interrupted(demo::demo(args)),
         Command::Sync(args) => until_interrupted(sync::sync(args)),
         Command::Plan(args) => plan::run(&args),
+        Command::Publish(args) => until_interrupted(stream::publish(args)),
+        Command::Follow(args) => until_interrupted(stream::follow(args)),
+        Command::Keygen(args) => stream::keygen(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Certify(args) => until_it_ends(certify::certify(args)),
     };

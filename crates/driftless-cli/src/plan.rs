@@ -68,7 +68,7 @@ fn cost(took: Duration, peak_rss_bytes: Option<u64>) -> String {
 }
 
 /// The largest resident set of this process so far, where the system tells.
-fn peak_rss_bytes() -> Option<u64> {
+pub(crate) fn peak_rss_bytes() -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

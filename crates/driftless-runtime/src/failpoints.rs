@@ -3,6 +3,7 @@
 
 use driftless_types::Member;
 use ractor::{ActorCell, ActorProcessingErr};
+use rustix::process::{Signal, getpid, kill_process};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -38,10 +39,38 @@ pub enum Site {
     CoordinatorHearsEnd,
     /// The supervisor hears of anything.
     SupervisorHears,
+    /// The publisher is about to put a blob.
+    PublisherPuts,
+    /// The publisher has put every blob of the writers, and is about to put what the entry names beside them.
+    PublisherSeals,
+    /// The publisher is about to create an entry.
+    PublisherCreates,
+    /// The publisher has asked for an entry, and not yet heard what became of it.
+    PublisherCreated,
+    /// The publisher has heard that a version is in the log.
+    PublisherPublished,
+    /// A reader is about to write down that it writes an entry into the weights.
+    FollowerDirty,
+    /// A reader is about to write a section into the weights.
+    FollowerWrites,
+    /// A reader is about to write down that it holds an entry.
+    FollowerKeeps,
 }
 
 impl Site {
-    /// Every site, in the order of an attempt.
+    /// The sites of publishers and readers of a log, in their order.
+    pub const LOG: [Self; 8] = [
+        Self::PublisherPuts,
+        Self::PublisherSeals,
+        Self::PublisherCreates,
+        Self::PublisherCreated,
+        Self::PublisherPublished,
+        Self::FollowerDirty,
+        Self::FollowerWrites,
+        Self::FollowerKeeps,
+    ];
+
+    /// Every site within a cluster, in the order of an attempt.
     pub const ALL: [Self; 14] = [
         Self::ShardDetects,
         Self::ShardEncodes,
@@ -69,6 +98,10 @@ pub enum Fault {
     Kill,
     /// The handler returns an error.
     Error,
+    /// The whole process is killed, without a chance to clean up.
+    KillProcess,
+    /// The whole process is stopped, until somebody lets it go on.
+    StopProcess,
 }
 
 #[derive(Debug)]
@@ -112,6 +145,17 @@ impl Failpoints {
         Some(armed.swap_remove(index).fault)
     }
 
+    /// Passes a site inside a task: a fault of the process hits it there, any other panics the task, which kills its actor.
+    #[expect(clippy::panic, reason = "the fault that a test asked for")]
+    pub(crate) fn pass_process(&self, site: Site) {
+        match self.take(site, None) {
+            None => {}
+            Some(Fault::KillProcess) => signal(Signal::KILL),
+            Some(Fault::StopProcess) => signal(Signal::STOP),
+            Some(Fault::Panic | Fault::Kill | Fault::Error) => panic!("failpoint {site:?}"),
+        }
+    }
+
     /// Passes a site inside an actor's handler.
     pub(crate) async fn pass(
         &self,
@@ -132,11 +176,25 @@ impl fmt::Debug for Failpoints {
     }
 }
 
+/// Sends a signal to this very process.
+fn signal(signal: Signal) {
+    // It arrives before the call returns; if the system refuses, nothing happens, and the test sees that.
+    let _ = kill_process(getpid(), signal);
+}
+
 #[expect(clippy::panic, reason = "the fault that a test asked for")]
 async fn strike(fault: Fault, site: Site, me: ActorCell) -> Result<(), ActorProcessingErr> {
     match fault {
         Fault::Panic => panic!("failpoint {site:?}"),
         Fault::Error => Err(format!("failpoint {site:?}").into()),
+        Fault::KillProcess => {
+            signal(Signal::KILL);
+            Ok(())
+        }
+        Fault::StopProcess => {
+            signal(Signal::STOP);
+            Ok(())
+        }
         Fault::Kill => {
             me.kill();
             // The kill ends this handler at its next await: this one.

@@ -23,16 +23,19 @@ mod failpoints;
 mod host;
 mod journey;
 mod ledger;
+pub mod log;
 mod options;
 pub mod probe;
 mod rest;
 mod shared;
 mod work;
 
+pub use driftless_codec as codec;
 pub use driftless_device as device;
 pub use driftless_layout as layout;
 pub use driftless_numerics as numerics;
 pub use driftless_proto as proto;
+pub use driftless_store as store;
 pub use driftless_types as types;
 
 pub use actor::Child;

@@ -20,6 +20,9 @@ pub(crate) async fn bring_to_rest(shared: &Arc<Shared>) {
 }
 
 async fn rest(shared: &Arc<Shared>, plan: &ReplicaPlan, replica: &ReplicaBinding) {
+    if let Some(followed) = shared.registry.followed(plan.id) {
+        return followed.rest(shared, replica).await;
+    }
     let mut held = Vec::new();
     for receiver in &plan.receivers {
         if let Some(binding) = shared.registry.receiver(receiver.id) {

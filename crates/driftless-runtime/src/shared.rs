@@ -2,6 +2,7 @@
 
 use crate::actor::{Child, CoordinatorMsg, ReceiverMsg, ShardMsg};
 use crate::binding::{ReceiverBinding, ReplicaBinding, SenderBinding, StepRequest};
+use crate::log::{FollowBinding, FollowerMsg, LogTarget, PublisherMsg};
 use crate::{Ledger, NodeOptions};
 use dashmap::DashMap;
 use driftless_device::Device;
@@ -12,7 +13,7 @@ use driftless_types::{Epoch, ReceiverId, ReplicaId, SenderId, Version};
 use ractor::{ActorCell, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// The state of a node that no actor owns: plan, backends, bindings, ledger, and the addresses of the living.
 pub struct Shared {
@@ -34,6 +35,7 @@ pub struct Shared {
     pub standing: Standing,
     /// The runtime that the node was started on: its handles may be used from any thread.
     pub tokio: tokio::runtime::Handle,
+    log: OnceLock<LogTarget>,
     stopped: AtomicBool,
 }
 
@@ -58,8 +60,20 @@ impl Shared {
             registry: Registry::default(),
             standing: Standing::default(),
             tokio: tokio::runtime::Handle::current(),
+            log: OnceLock::new(),
             stopped: AtomicBool::new(false),
         })
+    }
+
+    /// The log that this node publishes to.
+    #[must_use]
+    pub fn log(&self) -> Option<&LogTarget> {
+        self.log.get()
+    }
+
+    /// From now on this node publishes to a log. Says whether it did not before.
+    pub fn set_log(&self, log: LogTarget) -> bool {
+        self.log.set(log).is_ok()
     }
 
     /// Nothing moves any more: whoever waits for a version hears so.
@@ -113,6 +127,9 @@ pub struct Registry {
     shard_actors: DashMap<SenderId, ActorRef<ShardMsg>>,
     receiver_actors: DashMap<ReceiverId, ActorRef<ReceiverMsg>>,
     coordinator: RwLock<Option<ActorRef<CoordinatorMsg>>>,
+    publisher: RwLock<Option<ActorRef<PublisherMsg>>>,
+    followed: DashMap<ReplicaId, Arc<FollowBinding>>,
+    follower_actors: DashMap<ReplicaId, ActorRef<FollowerMsg>>,
     epochs: AtomicU64,
     unhealthy: Mutex<BTreeSet<Child>>,
 }
@@ -151,22 +168,41 @@ impl Registry {
         self.replicas.get(&id).map(|binding| Arc::clone(&binding))
     }
 
+    /// Adds the binding of a replica that follows a log: before those of its receivers, which then have no actors.
+    pub fn bind_followed(&self, binding: Arc<FollowBinding>) {
+        self.followed.insert(binding.replica, binding);
+    }
+
+    /// The binding of a replica that follows a log.
+    #[must_use]
+    pub fn followed(&self, id: ReplicaId) -> Option<Arc<FollowBinding>> {
+        self.followed.get(&id).map(|binding| Arc::clone(&binding))
+    }
+
+    /// The replicas that follow a log, in order.
+    #[must_use]
+    pub fn followed_replicas(&self) -> Vec<ReplicaId> {
+        sorted(self.followed.iter().map(|entry| *entry.key()))
+    }
+
     /// The senders that are bound, in order.
     #[must_use]
     pub fn bound_senders(&self) -> Vec<SenderId> {
         sorted(self.senders.iter().map(|entry| *entry.key()))
     }
 
-    /// The receivers that are bound, in order.
+    /// The receivers that are bound and follow no log, in order.
     #[must_use]
     pub fn bound_receivers(&self) -> Vec<ReceiverId> {
-        sorted(self.receivers.iter().map(|entry| *entry.key()))
+        let receivers = self.receivers.iter().map(|entry| *entry.key());
+        sorted(receivers.filter(|id| !self.followed.contains_key(&id.replica)))
     }
 
-    /// The replicas that are bound, in order.
+    /// The replicas that are bound and follow no log, in order.
     #[must_use]
     pub fn bound_replicas(&self) -> Vec<ReplicaId> {
-        sorted(self.replicas.iter().map(|entry| *entry.key()))
+        let replicas = self.replicas.iter().map(|entry| *entry.key());
+        sorted(replicas.filter(|id| !self.followed.contains_key(id)))
     }
 
     /// The epoch of a coordinator that starts now: above every earlier one of this node.
@@ -189,6 +225,24 @@ impl Registry {
     /// An actor announces that it now is the coordinator.
     pub(crate) fn enter_coordinator(&self, actor: ActorRef<CoordinatorMsg>) {
         *self.coordinator.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+
+    /// An actor announces that it now publishes.
+    pub(crate) fn enter_publisher(&self, actor: ActorRef<PublisherMsg>) {
+        *self.publisher.write().unwrap_or_else(PoisonError::into_inner) = Some(actor);
+    }
+
+    /// An actor announces that it now reads for a replica.
+    pub(crate) fn enter_follower(&self, id: ReplicaId, actor: ActorRef<FollowerMsg>) {
+        self.follower_actors.insert(id, actor);
+    }
+
+    /// Says something to the publisher; to a dead one it is lost, as its successor looks for itself.
+    pub(crate) fn tell_publisher(&self, message: PublisherMsg) {
+        let publisher = self.publisher.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(actor) = publisher.as_ref() {
+            let _ = actor.cast(message);
+        }
     }
 
     /// Says something to a sender's actor; to a dead one it is lost, as its successor announces itself.
@@ -219,7 +273,11 @@ impl Registry {
         let coordinator = self.coordinator.read().unwrap_or_else(PoisonError::into_inner);
         let shards = self.shard_actors.iter().map(|entry| entry.value().get_cell());
         let receivers = self.receiver_actors.iter().map(|entry| entry.value().get_cell());
-        shards.chain(receivers).chain(coordinator.as_ref().map(ActorRef::get_cell)).collect()
+        let publisher = self.publisher.read().unwrap_or_else(PoisonError::into_inner);
+        let followers = self.follower_actors.iter().map(|entry| entry.value().get_cell());
+        let single =
+            [coordinator.as_ref().map(ActorRef::get_cell), publisher.as_ref().map(ActorRef::get_cell)];
+        shards.chain(receivers).chain(followers).chain(single.into_iter().flatten()).collect()
     }
 
     /// A child's restart budget is spent: it rests before it is started again.

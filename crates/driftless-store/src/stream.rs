@@ -11,13 +11,10 @@ use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::fmt;
 use std::sync::Arc;
-use tokio::time::Instant;
 use uuid::Uuid;
 
 /// How many chunks without a byte are taken in a row: a file that shrinks while it is read yields them forever.
 const EMPTY_CHUNKS_MAX: u32 = 16;
-/// How many names a listing must show within each deadline: half of what services put on a page.
-const PAGE_NAMES: usize = 500;
 
 /// One prefix of an object store, with the log and the blobs of one stream below it.
 ///
@@ -142,7 +139,7 @@ impl Stream {
         let put = caller.once(key, payload_bytes, request).await;
         if let Some(local) = local {
             // LG-3: after a failure too, because the name may be there, and who reads it back builds on it.
-            let synced = local.sync_above(key, caller).await;
+            let synced = local.sync_above(key, caller.options.deadline).await;
             put?;
             return synced;
         }
@@ -207,7 +204,8 @@ impl Stream {
         after: Option<&Path>,
         parse: impl Fn(&object_store::ObjectMeta) -> Option<T> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
-        self.shared.caller.repeated(|| self.list_once(folder, after, &parse)).await
+        let caller = &self.shared.caller;
+        caller.repeated(|| caller.within(folder, 0, self.list_once(folder, after, &parse))).await
     }
 
     async fn list_once<T: Send>(
@@ -221,13 +219,9 @@ impl Stream {
             Some(after) => store.list_with_offset(Some(folder), after),
             None => store.list(Some(folder)),
         };
-        let (limit, deadline, began) = (caller.options.listed_max, caller.options.deadline, Instant::now());
+        let limit = caller.options.listed_max;
         let (mut found, mut seen) = (Vec::new(), 0);
-        loop {
-            // A long listing takes longer, and must go on all the time.
-            let pages = u32::try_from(1 + seen / PAGE_NAMES).unwrap_or(u32::MAX);
-            let next = tokio::time::timeout_at(began + deadline.saturating_mul(pages), objects.next()).await;
-            let Some(object) = next.map_err(|_| caller.given_up(folder, 0))? else { break };
+        while let Some(object) = objects.next().await {
             let object = object.map_err(|error| caller.classify(folder, 0, error))?;
             seen += 1;
             if seen > limit {
@@ -242,40 +236,4 @@ impl Stream {
 /// A length of bytes in memory, in the unit of lengths in stores.
 pub(crate) const fn length(bytes: &[u8]) -> u64 {
     bytes.len() as u64
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{Lease, ReaderId};
-    use driftless_types::{BlobRef, ObjectDigest, Seq};
-
-    /// Callers spawn these, also where the compiler cannot prove it of closures by itself.
-    #[test]
-    fn every_call_can_move_between_threads() {
-        fn check(_: impl Send) {}
-        let store = Arc::new(object_store::memory::InMemory::new());
-        let stream = Stream::new(store, Path::default(), StoreOptions::default());
-        let blob = BlobRef { digest: ObjectDigest::ZERO, stored_bytes: 0, raw_bytes: 0 };
-        let lease = Lease { reader: ReaderId([0; 16]), counter: 0, pinned: Seq(0) };
-        check(stream.probe_create_if_absent());
-        check(stream.create_entry(Seq(0), Bytes::new()));
-        check(stream.read_entry(Seq(0), 0));
-        check(stream.list_entries(Seq(0)));
-        check(stream.tail(Seq(0)));
-        check(stream.write_head(Seq(0)));
-        check(stream.read_head());
-        check(stream.put_blob(0, Bytes::new()));
-        check(stream.put_blobs(0, futures::stream::empty(), 1));
-        check(stream.get_blob(0, &blob));
-        check(stream.get_blobs(0, [blob], 1));
-        check(stream.see_blobs(0, &[blob], 1));
-        check(stream.blob_bytes(0, &blob.digest));
-        check(stream.list_blobs());
-        check(stream.delete_blob(0, &blob.digest));
-        check(stream.delete_staged(0));
-        check(stream.put_lease(&lease));
-        check(stream.read_leases());
-        check(stream.delete_lease(lease.reader));
-    }
 }

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod error;
+pub mod log;
 mod node;
 mod rollout;
 mod sync;

@@ -1,12 +1,14 @@
 //! One process's part of the fleet.
 
+use crate::log::{Follow, Following, Publishing};
 use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
 use driftless_runtime::binding::{
     DetectorState, FirstVersion, LiveTensor, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState,
     SourceBinding, TensorMemory, plan_over,
 };
 use driftless_runtime::device::{Buffer, DeviceError};
-use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, SenderPlan};
+use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, ReplicaPlan, SenderPlan};
+use driftless_runtime::log::{FollowBinding, LogIo, LogTarget, PublishOptions};
 use driftless_runtime::numerics::Cast;
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Detector, Host, NodeOptions, Shared, probe};
@@ -66,6 +68,10 @@ impl Node {
             shared.registry.bind_sender(Arc::new(binding));
         }
         shared.standing.set_version(version);
+        if let Some(log) = shared.log() {
+            // Its parts were made with the bindings: the publisher finds them when it looks.
+            let _ = log.name(version);
+        }
         self.host.adopt().await?;
         Ok(Trainer::new(Arc::clone(shared), version))
     }
@@ -82,12 +88,7 @@ impl Node {
         version: Version,
     ) -> Result<Rollout, NodeError> {
         let shared = self.host.shared();
-        let replicas = shared.plan.replicas();
-        let found = replicas.iter().find(|plan| plan.id == replica);
-        let plan = found.ok_or(NodeError::NoReplica { found: replica, replicas: replicas.len() })?;
-        if shared.registry.replica(replica).is_some() {
-            return Err(NodeError::AttachedTwice { what: format!("replica {replica}") });
-        }
+        let plan = replica_plan(shared, replica)?;
         count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
         let bindings =
             blocking(Arc::clone(shared), move |shared| bind_replica(shared, replica, memory, version))
@@ -98,6 +99,66 @@ impl Node {
         }
         self.host.adopt().await?;
         Ok(Rollout::new(Arc::clone(shared), replica))
+    }
+
+    /// From now on this node publishes to a log what its trainer reports. To be called before the trainer is attached,
+    /// whose weights are the first version of the stream, or the one that it holds already.
+    ///
+    /// `plan` is [`RemapPlan::compile_log`] of the same model and trainer layout.
+    ///
+    /// # Errors
+    /// A node that publishes already, a trainer that is attached, or a plan of another trainer.
+    pub fn publish(
+        &self,
+        plan: RemapPlan,
+        io: LogIo,
+        options: PublishOptions,
+    ) -> Result<Publishing, NodeError> {
+        let shared = self.host.shared();
+        let senders = shared.plan.senders();
+        count("ranks that write to the log", plan.senders().len(), senders.len())?;
+        if shared.registry.sender(senders[0].id).is_some() {
+            return Err(NodeError::AttachedTwice { what: "the trainer".into() });
+        }
+        if !shared.set_log(LogTarget::new(plan, io, options)) {
+            return Err(NodeError::AttachedTwice { what: "a log to publish to".into() });
+        }
+        Ok(Publishing::new(Arc::clone(shared)))
+    }
+
+    /// Attaches the live weights of one replica that follows a log instead of a trainer of this cluster. `base` says
+    /// whether the weights are those of one version, if of any; `keep` knows which.
+    ///
+    /// The node's plan is that of the trainer layout `hf` and the node's run that of the stream.
+    ///
+    /// # Errors
+    /// As [`Self::attach_rollout`], but that no layout is proven now: the first version's digests prove it.
+    pub async fn attach_follower(
+        &self,
+        replica: ReplicaId,
+        memory: RolloutMemory,
+        follow: Follow,
+    ) -> Result<(Rollout, Following), NodeError> {
+        let shared = self.host.shared();
+        let plan = replica_plan(shared, replica)?;
+        count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
+        let memory = RolloutMemory { layout: LayoutClaim::Trusted, ..memory };
+        let bind = move |shared: &Shared| {
+            let receivers = bind_replica(shared, replica, memory, Version::default())?;
+            let receivers: Vec<_> = receivers.into_iter().map(Arc::new).collect();
+            let plan = replica_plan(shared, replica)?;
+            let Follow { io, keep, options, base } = follow;
+            let binding = FollowBinding::new(shared, plan, receivers.clone(), io, keep, options, base)?;
+            Ok((Arc::new(binding), receivers))
+        };
+        let (binding, receivers) = blocking(Arc::clone(shared), bind).await?;
+        shared.registry.bind_followed(Arc::clone(&binding));
+        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, Version::default())));
+        for receiver in receivers {
+            shared.registry.bind_receiver(receiver);
+        }
+        self.host.adopt().await?;
+        Ok((Rollout::new(Arc::clone(shared), replica), Following::new(binding)))
     }
 
     /// The names of the ranks whose actors died too often to be started again.
@@ -117,6 +178,17 @@ impl Node {
     pub async fn stop(self) {
         self.host.stop().await;
     }
+}
+
+/// The plan of a replica that is not attached yet.
+fn replica_plan(shared: &Shared, replica: ReplicaId) -> Result<&ReplicaPlan, NodeError> {
+    let replicas = shared.plan.replicas();
+    let found = replicas.iter().find(|plan| plan.id == replica);
+    let plan = found.ok_or(NodeError::NoReplica { found: replica, replicas: replicas.len() })?;
+    if shared.registry.replica(replica).is_some() {
+        return Err(NodeError::AttachedTwice { what: format!("replica {replica}") });
+    }
+    Ok(plan)
 }
 
 fn count(what: &str, found: usize, expected: usize) -> Result<(), NodeError> {
@@ -173,7 +245,16 @@ fn bind_trainer(shared: &Shared, memory: TrainerMemory) -> Result<Vec<SenderBind
         let plan = plan_over(plan, &rank).map_err(strides)?;
         let cells = probe::digest_sources(shared, &plan, &rank, cast)?;
         let detector = detector_state(shared, &plan, &rank, memory.steps_taken, cast)?;
-        bindings.push(SenderBinding::new(plan, rank, detector, FirstVersion { version, cells }));
+        let log = shared.log().map(|log| plan_over(&log.plan().senders()[bindings.len()], &rank));
+        let log = log.transpose().map_err(strides)?;
+        let binding = SenderBinding::new(plan, rank, detector, FirstVersion { version, cells });
+        bindings.push(match log {
+            None => binding,
+            Some(log) => binding.with_log_plan(log),
+        });
+    }
+    for binding in &bindings {
+        driftless_runtime::log::first(shared, binding, version, cast)?;
     }
     Ok(bindings)
 }

@@ -138,6 +138,8 @@ impl SyncHandle {
         let concerns = |child: &Child| match child {
             Child::Coordinator | Child::Member(Member::Sender(_)) => true,
             Child::Member(Member::Receiver(receiver)) => receiver.replica == id,
+            // Nothing in the cluster waits for a log.
+            Child::Publisher | Child::Follower(_) => false,
         };
         let child = self.shared.registry.unhealthy().into_iter().find(concerns)?;
         let Child::Member(member) = child else { return Some(left_behind(id, at, RootCause::Exhausted)) };

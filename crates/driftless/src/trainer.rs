@@ -2,6 +2,7 @@
 
 use crate::{NodeError, SyncHandle};
 use driftless_runtime::binding::{Publish, SourceBinding, StepRequest};
+use driftless_runtime::log::LogStep;
 use driftless_runtime::numerics::{Family, StepParams};
 use driftless_runtime::types::Version;
 use driftless_runtime::{Ledger, Shared, Step};
@@ -83,7 +84,8 @@ impl Trainer {
         self.shared.tokio.spawn(async move {
             // A patch made before the outcome of the version below it is known is a proven way to lose elements.
             let publish = Publish::Now { version, base, last: previous.passed().await };
-            shared.report_step(&StepRequest { sequence, params, publish });
+            let log = shared.log().map_or(LogStep::Absent, |log| log.name(version));
+            shared.report_step(&StepRequest { sequence, params, publish, log });
         });
         Ok(handle)
     }
@@ -96,7 +98,8 @@ impl Trainer {
         drop(step);
         self.sequence += 1;
         let publish = Publish::Later;
-        self.shared.report_step(&StepRequest { sequence: self.sequence, params, publish });
+        let (sequence, log) = (self.sequence, LogStep::Absent);
+        self.shared.report_step(&StepRequest { sequence, params, publish, log });
     }
 
     /// The version that was reported last.

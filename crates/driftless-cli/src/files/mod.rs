@@ -16,5 +16,5 @@ pub(crate) use folder::{Folder, RecordedStep};
 pub(crate) use metadata::Optimizer;
 pub(crate) use policy::PolicyFile;
 pub(crate) use step_file::{StepElements, StepFile};
-pub(crate) use tensor_file::TensorFile;
+pub(crate) use tensor_file::{TensorFile, stored};
 pub(crate) use trainer_state::{Slot, TrainerState, parameter_names};

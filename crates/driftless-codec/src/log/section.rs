@@ -224,18 +224,42 @@ impl SparseBlocks<'_> {
         positions: &mut Vec<u32>,
         values: &mut Vec<u16>,
     ) -> Result<(), CodecError> {
+        self.decode_part(index, words, &|_| true, word_at, positions, values)
+    }
+
+    /// As [`Self::decode`], for a receiver that holds only a part of the box: what it does not hold is left out, and
+    /// `word_at` is not asked there.
+    ///
+    /// # Errors
+    /// As [`Self::decode`].
+    ///
+    /// # Panics
+    /// If there is no block of this number.
+    pub fn decode_part(
+        &self,
+        index: usize,
+        words: BaseWords,
+        holds: &dyn Fn(u32) -> bool,
+        word_at: &dyn Fn(u32) -> u16,
+        positions: &mut Vec<u32>,
+        values: &mut Vec<u16>,
+    ) -> Result<(), CodecError> {
         if self.mode == ValueMode::Sign && words == BaseWords::Mixed {
             return Err(CodecError::DirtyBase);
         }
         match self.form {
             SparseForm::Block16(blocks) => {
                 let block = blocks.block(index);
-                positions.extend(block.positions());
-                values.extend(block.values());
+                for (position, value) in block.positions().zip(block.values()) {
+                    if holds(position) {
+                        positions.push(position);
+                        values.push(value);
+                    }
+                }
                 Ok(())
             }
             SparseForm::Rice(blocks) => match blocks.block(index)? {
-                Some(block) => block.changes(word_at, positions, values),
+                Some(block) => block.changes(holds, word_at, positions, values),
                 None => Ok(()),
             },
         }

@@ -2,6 +2,7 @@
 
 use super::{CoordinatorMsg, Tasks};
 use crate::binding::{Publish, SenderBinding};
+use crate::log::PublisherMsg;
 use crate::work::{self, Outgoing};
 use crate::{Phase, Shared, Site, Step};
 use driftless_codec::RECORD_BYTES;
@@ -96,6 +97,7 @@ impl Actor for ShardActor {
             ShardMsg::Detected(sequence, Ok(())) => {
                 debug!(sender = %state.binding.id, sequence, "a step is detected");
                 state.announce();
+                state.shared.registry.tell_publisher(PublisherMsg::Made);
             }
             ShardMsg::Detected(sequence, Err(error)) => {
                 return Err(format!("detection of step {sequence} failed: {error}").into());

@@ -2,8 +2,9 @@
 
 use super::{CoordinatorActor, ReceiverActor, ShardActor};
 use crate::actor::coordinator::member_down;
+use crate::log::{FollowerActor, PublisherActor};
 use crate::{Shared, Site};
-use driftless_types::{Member, ReceiverId, SenderId};
+use driftless_types::{Member, ReceiverId, ReplicaId, SenderId};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -18,6 +19,10 @@ pub enum Child {
     Coordinator,
     /// A rank of the trainer or of a replica.
     Member(Member),
+    /// Who publishes to a log.
+    Publisher,
+    /// Who reads a log for a replica.
+    Follower(ReplicaId),
 }
 
 impl fmt::Display for Child {
@@ -25,6 +30,8 @@ impl fmt::Display for Child {
         match self {
             Self::Coordinator => f.write_str("coordinator"),
             Self::Member(member) => fmt::Display::fmt(member, f),
+            Self::Publisher => f.write_str("publisher"),
+            Self::Follower(replica) => write!(f, "rollout{replica}/follower"),
         }
     }
 }
@@ -109,8 +116,10 @@ impl SupervisorState {
     async fn adopt(&mut self, me: &ActorRef<SupervisorMsg>) -> Result<(), ActorProcessingErr> {
         let senders = self.shared.registry.bound_senders().into_iter().map(Member::Sender);
         let receivers = self.shared.registry.bound_receivers().into_iter().map(Member::Receiver);
-        for member in senders.chain(receivers).collect::<Vec<_>>() {
-            let child = Child::Member(member);
+        let members = senders.chain(receivers).map(Child::Member);
+        let followers = self.shared.registry.followed_replicas().into_iter().map(Child::Follower);
+        let publisher = self.shared.log().map(|_| Child::Publisher);
+        for child in members.chain(followers).chain(publisher).collect::<Vec<_>>() {
             let waits_for_restart = self.deaths.get(&child).is_some_and(|deaths| !deaths.is_empty());
             if !waits_for_restart && !self.children.values().any(|&known| known == child) {
                 self.start(me, child).await?;
@@ -124,6 +133,8 @@ impl SupervisorState {
             Child::Coordinator => self.spawn(me, CoordinatorActor, Arc::clone(&self.shared)).await,
             Child::Member(Member::Sender(id)) => self.spawn_shard(me, id).await,
             Child::Member(Member::Receiver(id)) => self.spawn_receiver(me, id).await,
+            Child::Publisher => self.spawn(me, PublisherActor, Arc::clone(&self.shared)).await,
+            Child::Follower(id) => self.spawn(me, FollowerActor, (Arc::clone(&self.shared), id)).await,
         }?;
         self.children.insert(actor.get_id(), child);
         self.shared.registry.revived(child);

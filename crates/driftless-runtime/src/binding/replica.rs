@@ -87,7 +87,8 @@ impl ReplicaBinding {
     /// The replica serves another version: called once all its receivers have committed it.
     pub(crate) fn serve(&self, epoch: Epoch, version: Version) {
         self.serving.send_if_modified(|serving| {
-            let moved = version > serving.1; // CM-1: versions only grow
+            // CM-1: versions only grow, but after a reset in a log, which has an epoch of its own.
+            let moved = (epoch.counter, version) > (serving.0.counter, serving.1);
             if moved {
                 *serving = (epoch, version);
             }

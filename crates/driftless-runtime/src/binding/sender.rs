@@ -1,5 +1,6 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
+use crate::log::LogStep;
 use driftless_device::{Buffer, ChangeList, ElementSet, StepMask};
 use driftless_layout::{LayoutError, RemapPlan, SenderPlan, SourceMemory, Strides};
 use driftless_numerics::{Cast, NotInvertible, StepParams};
@@ -98,6 +99,8 @@ pub struct StepRequest {
     pub params: StepParams,
     /// Whether the weights are to be served.
     pub publish: Publish,
+    /// What the step does for the log.
+    pub log: LogStep,
 }
 
 impl StepRequest {
@@ -225,6 +228,8 @@ pub struct SenderBinding {
     pub memory: Vec<SourceBinding>,
     /// The plan over memory with strides, if there is such memory.
     strided: Option<SenderPlan>,
+    /// The log's plan over memory with strides, if there are such memory and a log.
+    strided_log: Option<SenderPlan>,
     first: FirstVersion,
     request: Mutex<Option<Arc<StepRequest>>>,
     detected: AtomicU64,
@@ -249,6 +254,7 @@ impl SenderBinding {
                 Cow::Borrowed(_) => None,
                 Cow::Owned(strided) => Some(strided),
             },
+            strided_log: None,
             first,
             request: Mutex::default(),
             detected: AtomicU64::new(0),
@@ -262,6 +268,22 @@ impl SenderBinding {
     #[must_use]
     pub fn plan<'a>(&'a self, plan: &'a RemapPlan) -> &'a SenderPlan {
         self.strided.as_ref().unwrap_or_else(|| &plan.senders()[index_of(self.id.0.into())])
+    }
+
+    /// The same binding, whose rank writes to a log; `plan` is that of [`plan_over`] its memory.
+    #[must_use]
+    pub fn with_log_plan(self, plan: Cow<'_, SenderPlan>) -> Self {
+        let strided_log = match plan {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(strided) => Some(strided),
+        };
+        Self { strided_log, ..self }
+    }
+
+    /// What this rank writes to the log, if that is not what the log's plan says because its memory has strides.
+    #[must_use]
+    pub(crate) const fn log_plan(&self) -> Option<&SenderPlan> {
+        self.strided_log.as_ref()
     }
 
     /// Notes a step; the rank's actor, or its successor, detects it.

@@ -80,7 +80,7 @@ fn strike_in_task(failpoints: &Failpoints, me: ReceiverId, actor: &ActorCell) {
     match failpoints.take(Site::ReceiverScatters, Some(Member::Receiver(me))) {
         None => {}
         Some(Fault::Kill) => actor.kill(),
-        Some(Fault::Panic | Fault::Error) => panic!("failpoint {:?}", Site::ReceiverScatters),
+        Some(_) => panic!("failpoint {:?}", Site::ReceiverScatters),
     }
 }
 

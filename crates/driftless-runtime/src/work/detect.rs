@@ -4,6 +4,7 @@ use super::pending;
 use crate::binding::{
     DetectorState, Knowledge, Publish, SenderBinding, SnapshotState, SourceBinding, StepRequest,
 };
+use crate::log::{self, Lineage, LogStep};
 use crate::{Detector, Shared};
 use driftless_device::{
     Buffer, ChangeSource, DetectOptions, Detected, DeviceError, Pending, PieceDiff, PieceRule,
@@ -48,7 +49,7 @@ pub(crate) fn detect(
     // Unknown until the pass has looked at every master.
     state.audited.clear();
     let cast = step.params.family.cast();
-    let detected = pass(shared, binding, plan, &verdicts, state, step, cancel)?;
+    let mut detected = pass(shared, binding, plan, &verdicts, state, step, cancel)?;
     state.audited = audited(plan, &detected);
     state.snapshot_state = SnapshotState::Clean;
     let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
@@ -60,8 +61,12 @@ pub(crate) fn detect(
         _ => Knowledge::Changes,
     };
     state.steps_taken = steps_after(shared, plan, step);
+    let classes = detected.iter_mut().map(|detected| std::mem::take(&mut detected.classes)).collect();
     let found = Found { detected, dense, knowledge, gates, cast };
     let gates = pending::conclude(shared, binding, state, found, span)?;
+    if let Some(patch) = binding.patch().filter(|patch| Some(patch.version) == step.version()) {
+        log::conclude(shared, binding, step.log, log::Step { patch: &patch, classes });
+    }
     binding.clear_masks();
     Ok(gates)
 }
@@ -153,12 +158,7 @@ fn pass(
                 (Some(bits), Publish::Later) => Pending::Collect(bits.lend()),
                 (Some(bits), Publish::Now { .. }) => Pending::Drain(bits.lend()),
             };
-            (
-                tensor,
-                memory,
-                snapshots.next(),
-                DetectOptions::new(step.params.family.cast()).with_pending(pending),
-            )
+            (tensor, memory, snapshots.next(), options_of(shared, step).with_pending(pending))
         })
         .collect();
     let one =
@@ -171,6 +171,15 @@ fn pass(
             with_source(shared.options.detector, tensor, memory, snapshot, &rules, run)
         };
     works.into_par_iter().map(one).collect()
+}
+
+/// How far elements moved is worth asking if a log may say so in fewer bits.
+fn options_of<'a>(shared: &Shared, step: &StepRequest) -> DetectOptions<'a> {
+    let options = DetectOptions::new(step.params.family.cast());
+    match (shared.log(), step.log) {
+        (Some(_), LogStep::Make(Lineage::After(_))) => options.with_classes(),
+        _ => options,
+    }
 }
 
 /// Lends what the detector reads of one tensor.

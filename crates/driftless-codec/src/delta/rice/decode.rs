@@ -84,18 +84,22 @@ impl<'a> RiceBlock<'a> {
         Ok(())
     }
 
-    /// Appends positions in the box and new bits, given the receiver's word at a position.
+    /// Appends positions in the box and new bits of what the receiver holds, given its word at such a position.
     ///
     /// # Errors
     /// [`CodecError::WrongBase`] if no word of the base gives such a code. Some changes may have been appended.
     pub(crate) fn changes(
         &self,
+        holds: &dyn Fn(u32) -> bool,
         word_at: &dyn Fn(u32) -> u16,
         positions: &mut Vec<u32>,
         values: &mut Vec<u16>,
     ) -> Result<(), CodecError> {
         for (offset, coded) in self.merged() {
             let position = self.area.first + offset;
+            if !holds(position) {
+                continue;
+            }
             let new = decode(self.mode, coded, || word_at(position));
             let new = new.ok_or_else(|| CodecError::WrongBase { position, word: word_at(position) })?;
             positions.push(position);

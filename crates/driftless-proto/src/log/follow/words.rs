@@ -64,8 +64,7 @@ pub struct Cursor {
     pub run: RunId,
     /// The last entry that it went past, and what was in force there.
     pub chain: Chain,
-    /// What its weights are, bit by bit; `None` if they are of no version. Who keeps the cursor but lost the weights
-    /// says `None` and begins at an anchor, with the ratchet as it was.
+    /// What its weights are, bit by bit; `None` if they are of no version.
     pub held: Option<Published>,
     /// The highest place it has ever been at.
     pub highest: Highest,

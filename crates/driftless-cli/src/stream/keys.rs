@@ -1,0 +1,56 @@
+//! Addresses and keys, as options name them.
+
+use crate::failure::Failure;
+use crate::files::BadInput;
+use driftless::log::{
+    EntryError, Role, SecretKey, Signer, StoreOptions, Stream, StreamUrl, Trust, TrustedKeys, create,
+};
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+/// What an address is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// A stream is expected there.
+    Read,
+    /// A stream may be founded there.
+    Write,
+}
+
+/// Opens the stream at an address.
+pub(crate) fn open(url: &StreamUrl, purpose: Purpose) -> Result<Stream, Failure> {
+    let options = StoreOptions::default();
+    let opened = match purpose {
+        Purpose::Read => driftless::log::open(url, &options),
+        Purpose::Write => create(url, &options),
+    };
+    opened.map_err(|source| Failure::Stream { place: url.to_string(), source: source.into() })
+}
+
+/// Who signs: the key of a file, or nobody.
+pub(crate) fn signer(key: Option<&Path>) -> Result<Arc<Signer>, Failure> {
+    let Some(path) = key else { return Ok(Arc::new(Signer::Unsigned)) };
+    let key = SecretKey::parse_file(&read(path, "a key file, as `driftless keygen` writes it")?);
+    Ok(Arc::new(Signer::Key(key.map_err(|error| bad(path, &error))?)))
+}
+
+/// Whom to believe: the keys of a file, the public half of the own key, or everybody.
+pub(crate) fn trust(trust: Option<&Path>, own: &Signer) -> Result<Arc<Trust>, Failure> {
+    if let Some(path) = trust {
+        let keys = TrustedKeys::parse_file(&read(path, "a trust file, as `driftless keygen` writes it")?);
+        return Ok(Arc::new(Trust::Keys(keys.map_err(|error| bad(path, &error))?)));
+    }
+    Ok(Arc::new(match own {
+        Signer::Key(key) => Trust::Keys(TrustedKeys::new(key.public(), Role::Publisher)),
+        Signer::Unsigned => Trust::AllowUnsigned,
+    }))
+}
+
+fn read(path: &Path, expected: &str) -> Result<String, BadInput> {
+    fs::read_to_string(path).map_err(|error| BadInput::file(path, error.to_string(), expected))
+}
+
+fn bad(path: &Path, error: &EntryError) -> BadInput {
+    BadInput::file(path, error.to_string(), "a file as `driftless keygen` writes it")
+}
