@@ -6,8 +6,9 @@
 // - **GP-2 (nothing wider than a change leaves a tile).** Bits, marks and updates live in registers.
 //
 // Blocks take tiles by ticket until none is left. A tile lies in one part; each warp has 1024 consecutive elements of it,
-// 128 at a time, each lane four of these, loaded 16 bytes at a time. All that is kept of an element is its mark: the few
-// that are listed are read again, from the cache.
+// 128 at a time, each lane four of these, loaded 16 bytes at a time. A first look, without a root or a division, clears
+// nearly all elements; the few that are left are read again from the cache and judged in a loop in which lanes wait for
+// each other's elements, not for each vector's. All that is kept of an element is its mark.
 #include "types.cuh"
 #include "abi.cuh"
 #include "bf16.cuh"
@@ -18,6 +19,8 @@
 constexpr u32 VECTOR = 4;
 // So that the marks of a lane fill one word.
 constexpr u32 DETECT_VECTORS = 8;
+// Vectors between two judgments: what was read is still in the cache.
+constexpr u32 JUDGED_VECTORS = 2;
 constexpr u32 WARP_VECTOR = VECTOR * WARP_LANES;
 constexpr u32 WARP_ELEMENTS = DETECT_VECTORS * WARP_VECTOR;
 constexpr u32 ALL_VALID = (1u << VECTOR) - 1u;
@@ -66,7 +69,7 @@ DEVICE bool is_aligned(const void* place, u32 bytes) {
 // Reads what is valid; the rest is zero.
 DEVICE void load_floats(const float* from, const Quad& quad, float (&values)[VECTOR]) {
     if (quad.valid == ALL_VALID && is_aligned(from, 16)) {
-        const float4 all = __ldcs(reinterpret_cast<const float4*>(from + quad.at));
+        const float4 all = *reinterpret_cast<const float4*>(from + quad.at);
         values[0] = all.x;
         values[1] = all.y;
         values[2] = all.z;
@@ -115,6 +118,8 @@ struct Noted {
 template <class Family>
 struct ByRule {
     static constexpr bool serves_fp32 = false;
+    // Whether the first look is a guess: it clears only what `is_marked` would not mark.
+    static constexpr bool judges_twice = true;
     struct State {
         float m[VECTOR];
         float v[VECTOR];
@@ -128,12 +133,13 @@ struct ByRule {
             load_floats(args.exp_avg_sq, quad, state.v);
         }
     }
-    DEVICE bool marks(const DetectArgs& args, u32 k, float x, u32, const State& state, Noted& noted) {
-        const float m = state.m[k], v = Family::reads_second_moments ? state.v[k] : 0.0f;
-        // NU-6: nearly all elements end here.
-        if (surely<Family>(args.rule, x, m, v)) {
-            return false;
-        }
+    // NU-6: nearly all elements end here.
+    DEVICE bool may_be_marked(const DetectArgs& args, u32 k, float x, u32, const State& state) {
+        return !surely<Family>(args.rule, x, state.m[k], Family::reads_second_moments ? state.v[k] : 0.0f);
+    }
+    DEVICE bool is_marked(const DetectArgs& args, u32 at, Noted& noted) {
+        const float x = args.master[at], m = args.exp_avg[at];
+        const float v = Family::reads_second_moments ? args.exp_avg_sq[at] : 0.0f;
         const float u = Family::update(args.rule, m, v);
         if (!is_within_bound(args.rule, m, v, u)) {
             const u32 magnitude = __float_as_uint(u) & ~SIGN;
@@ -155,6 +161,7 @@ DEVICE Cast cast_of(const DetectArgs& args) {
 // By comparison with older bits.
 struct ByOldBits {
     static constexpr bool serves_fp32 = false;
+    static constexpr bool judges_twice = false;
     struct State {
         u32 old_bits[VECTOR];
     };
@@ -164,8 +171,11 @@ struct ByOldBits {
     DEVICE void load(const DetectArgs& args, const Quad& quad, State& state) {
         load_words(args.previous, quad, state.old_bits);
     }
-    DEVICE bool marks(const DetectArgs&, u32 k, float, u32 bits, const State& state, Noted&) {
+    DEVICE bool may_be_marked(const DetectArgs&, u32 k, float, u32 bits, const State& state) {
         return bits != state.old_bits[k];
+    }
+    DEVICE bool is_marked(const DetectArgs&, u32, Noted&) {
+        return true;
     }
     DEVICE u32 class_of(const DetectArgs& args, u32 at, float, u32 bits) {
         return class_between(args.previous[at], bits);
@@ -186,6 +196,7 @@ struct ByOldBits {
 // By the bits that an optimizer wrote in the step.
 struct ByMarks {
     static constexpr bool serves_fp32 = false;
+    static constexpr bool judges_twice = false;
     struct State {
         u32 marks;
     };
@@ -195,8 +206,11 @@ struct ByMarks {
     DEVICE void load(const DetectArgs& args, const Quad& quad, State& state) {
         state.marks = bits_of_set(args.changed, quad);
     }
-    DEVICE bool marks(const DetectArgs&, u32 k, float, u32, const State& state, Noted&) {
+    DEVICE bool may_be_marked(const DetectArgs&, u32 k, float, u32, const State& state) {
         return state.marks >> k & 1u;
+    }
+    DEVICE bool is_marked(const DetectArgs&, u32, Noted&) {
+        return true;
     }
     DEVICE u32 class_of(const DetectArgs&, u32, float, u32) {
         return 2;
@@ -207,12 +221,16 @@ struct ByMarks {
 // By nobody: the part goes whole, or was not touched.
 struct ByNobody {
     static constexpr bool serves_fp32 = true;
+    static constexpr bool judges_twice = false;
     struct State {};
     DEVICE Cast cast_by(const DetectArgs& args) {
         return cast_of(args);
     }
     DEVICE void load(const DetectArgs&, const Quad&, State&) {}
-    DEVICE bool marks(const DetectArgs&, u32, float, u32, const State&, Noted&) {
+    DEVICE bool may_be_marked(const DetectArgs&, u32, float, u32, const State&) {
+        return false;
+    }
+    DEVICE bool is_marked(const DetectArgs&, u32, Noted&) {
         return false;
     }
     DEVICE u32 class_of(const DetectArgs&, u32, float, u32) {
@@ -465,14 +483,14 @@ DEVICE void note(const DetectArgs& args, u32 piece, const Noted& noted) {
 }
 
 // Adds the marks of a warp's 128 elements to what is pending: eight lanes share a word.
-DEVICE void collect(const DetectArgs& args, const Quad& quad, u32 marks) {
+DEVICE void collect(const DetectArgs& args, u32 at, u32 marks) {
     u32 word = marks << (4 * (lane_of() & 7u));
 #pragma unroll
     for (u32 distance = 1; distance < 8; distance <<= 1) {
         word |= __shfl_xor_sync(WARP, word, i32(distance));
     }
     if ((lane_of() & 7u) == 0 && word != 0) {
-        atomicOr(args.pending + (quad.at >> 5), word);
+        atomicOr(args.pending + (at >> 5), word);
     }
 }
 
@@ -533,23 +551,71 @@ DEVICE void list_warp(const DetectArgs& args, u32 first, u32 marks, u32 older, u
     }
 }
 
-// Judges the four elements of a lane: their marks.
+// Looks at the four elements of a lane: which of them may be marked.
 template <class Judge>
-DEVICE u32 judge(const DetectArgs& args, const Part& part, const Quad& quad, const float (&x)[VECTOR],
-                 u32 (&bits)[VECTOR], Noted& noted) {
+DEVICE u32 look(const DetectArgs& args, const Part& part, const Quad& quad, const float (&x)[VECTOR],
+                u32 (&bits)[VECTOR], Noted& noted) {
     typename Judge::State state;
     Judge::load(args, quad, state);
     const bool is_bf16 = !(Judge::serves_fp32 && part.flags & PART_FP32);
-    u32 marks = 0;
+    u32 found = 0;
 #pragma unroll
     for (u32 k = 0; k < VECTOR; ++k) {
         bits[k] = bf16_bits(Judge::cast_by(args), x[k]);
-        if (is_bf16 && is_valid(quad, k)) {
-            noted.is_unfit |= !is_fit(x[k]);
-            marks |= Judge::marks(args, k, x[k], bits[k], state, noted) ? 1u << k : 0;
+        const bool counts = is_bf16 & is_valid(quad, k);
+        noted.is_unfit |= counts & !is_fit(x[k]);
+        found |= counts & Judge::may_be_marked(args, k, x[k], bits[k], state) ? 1u << k : 0;
+    }
+    Judge::settle(args, part, quad, found, bits);
+    return found;
+}
+
+// Which of a lane's elements are marked, of those that may be.
+template <class Judge>
+DEVICE u32 judged(const DetectArgs& args, u32 first, u32 candidates, Noted& noted) {
+    if (!Judge::judges_twice) {
+        return candidates;
+    }
+    u32 marks = 0;
+#pragma unroll 1
+    for (; candidates != 0; candidates &= candidates - 1) {
+        const u32 bit = u32(__ffs(i32(candidates))) - 1;
+        const u32 at = first + bit / VECTOR * WARP_VECTOR + bit % VECTOR;
+        marks |= Judge::is_marked(args, at, noted) ? 1u << bit : 0;
+    }
+    return marks;
+}
+
+// What is pending of a lane's elements.
+DEVICE u32 pending_of(const DetectArgs& args, const Part& part, u32 first) {
+    u32 older = 0;
+#pragma unroll
+    for (u32 vector = 0; vector < DETECT_VECTORS; ++vector) {
+        older |= bits_of_set(args.pending, quad_of(part, first + vector * WARP_VECTOR)) << (vector * VECTOR);
+    }
+    return older;
+}
+
+// Judges a tile: the marks of a lane's elements, four bits per vector.
+template <class Judge>
+DEVICE u32 sweep(const DetectArgs& args, DetectShared& shared, u32 base, u32 first, Noted& noted, Lanes& sums) {
+    const Part& part = shared.part;
+    u32 marks = 0, candidates = 0;
+#pragma unroll 1
+    for (u32 vector = 0; vector < DETECT_VECTORS; ++vector) {
+        const Quad quad = quad_of(part, first + vector * WARP_VECTOR);
+        float x[VECTOR];
+        u32 bits[VECTOR];
+        load_floats(args.master, quad, x);
+        candidates |= look<Judge>(args, part, quad, x, bits, noted) << (vector * VECTOR);
+        if (args.flags & DETECT_DIGEST) {
+            digest_quad<Judge>(args, shared, base, quad, x, bits, sums);
+        }
+        if (vector % JUDGED_VECTORS == JUDGED_VECTORS - 1) {
+            marks |= judged<Judge>(args, first, candidates, noted);
+            candidates = 0;
         }
     }
-    Judge::settle(args, part, quad, marks, bits);
     return marks;
 }
 
@@ -558,27 +624,18 @@ DEVICE void detect_tile(const DetectArgs& args, DetectShared& shared, Lanes& sum
     const Part& part = shared.part;
     const u32 tile = shared.tile, base = base_of(part, tile);
     const u32 first = base + warp_of() * WARP_ELEMENTS + lane_of() * VECTOR;
-    const bool drains = args.flags & DETECT_DRAIN && !(part.flags & PART_WHOLE);
-    u32 marks = 0, older = 0;
     Noted noted = {0, false};
+    u32 marks = sweep<Judge>(args, shared, base, first, noted, sums);
+    note(args, part.piece, noted);
+    if (args.flags & DETECT_COLLECT) {
 #pragma unroll 1
-    for (u32 vector = 0; vector < DETECT_VECTORS; ++vector) {
-        const Quad quad = quad_of(part, first + vector * WARP_VECTOR);
-        float x[VECTOR];
-        u32 bits[VECTOR];
-        load_floats(args.master, quad, x);
-        const u32 found = judge<Judge>(args, part, quad, x, bits, noted);
-        marks |= found << (vector * VECTOR);
-        older |= (drains ? bits_of_set(args.pending, quad) : 0) << (vector * VECTOR);
-        if (args.flags & DETECT_COLLECT) {
-            collect(args, quad, found);
-        }
-        if (args.flags & DETECT_DIGEST) {
-            digest_quad<Judge>(args, shared, base, quad, x, bits, sums);
+        for (u32 vector = 0; vector < DETECT_VECTORS; ++vector) {
+            collect(args, first + vector * WARP_VECTOR, marks >> (vector * VECTOR) & ALL_VALID);
         }
     }
-    note(args, part.piece, noted);
     if (args.flags & DETECT_LIST) {
+        const bool drains = args.flags & DETECT_DRAIN && !(part.flags & PART_WHOLE);
+        const u32 older = drains ? pending_of(args, part, first) : 0;
         marks |= older;
         list_warp<Judge>(args, first, marks, older, place_of_warp(args, shared, tile, marks));
     }

@@ -74,5 +74,5 @@ DEVICE bool edges_around(Cast cast, float x, u32 steps, CellEdges& edges) {
 // Whether a master is +0.0 or at least 2^-124 in magnitude: the twin of `audit.rs`.
 DEVICE bool is_fit(float x) {
     const u32 bits = __float_as_uint(x);
-    return bits == 0 || (bits & ~SIGN) >= (3u << 23);
+    return (bits == 0) | ((bits & ~SIGN) >= (3u << 23));
 }

@@ -174,21 +174,25 @@ DEVICE u32 class_between(u32 old_bits, u32 new_bits) {
 
 // NU-6: a test without root, division or edges that only certified elements within their bound pass.
 // `quotient` is at least |u| / step_size, and u has the sign of m.
+// Without a branch and without a conversion: a count of floats is turned into a float by way of its bits.
 DEVICE bool quick_certifies(const RuleScalars& s, float x, float m, float quotient) {
-    constexpr i32 spare = 32, cell = 0x10000;
+    constexpr u32 spare = 32, cell = 0x10000;
     constexpr u32 least_bits = 24u << 23, exponent = 0x7f800000u;
+    // 2^23, from where floats are one apart.
+    constexpr u32 one_apart = 0x4b000000u;
     const u32 magnitude = __float_as_uint(x) & ~SIGN;
     const bool is_ordinary = magnitude - least_bits < INFINITY_CELL - least_bits;
-    const i32 toward_zero = i32((magnitude + 0x8000u) & 0xffffu);
+    const u32 toward_zero = (magnitude + 0x8000u) & 0xffffu;
     const bool grows_back = i32(__float_as_uint(x) ^ __float_as_uint(m)) >= 0;
-    const i32 along = (grows_back ? cell - toward_zero : toward_zero) - spare;
-    const i32 against = cell - 2 * spare - along;
+    const u32 room = grows_back ? cell - toward_zero : toward_zero;
+    const float along = __fsub_rn(__uint_as_float(one_apart + room), 8388608.0f + float(spare));
+    const float against = __fsub_rn(float(cell - 2 * spare), along);
     const float unit = __uint_as_float((magnitude - 0x8000u) & exponent);
     const float rest = __fadd_rn(__fmul_rn(magnitude_of(x), s.quick_weight), s.quick_always);
     // NU-3: comparisons with NaN are false.
-    return __fadd_rn(__fmul_rn(quotient, s.quick_along), rest) < __fmul_rn(float(along), unit) &&
-           __fadd_rn(__fmul_rn(quotient, s.quick_either), rest) < __fmul_rn(float(against), unit) &&
-           quotient <= s.quick_largest_quotient && is_ordinary;
+    return (__fadd_rn(__fmul_rn(quotient, s.quick_along), rest) < __fmul_rn(along, unit)) &
+           (__fadd_rn(__fmul_rn(quotient, s.quick_either), rest) < __fmul_rn(against, unit)) &
+           (quotient <= s.quick_largest_quotient) & is_ordinary;
 }
 
 template <class Family>
@@ -201,5 +205,5 @@ DEVICE bool surely(const RuleScalars& s, float x, float m, float v) {
     const float by_root = __fmul_rn(estimate, s.quick_root);
     const float least = by_root < s.quick_inverse_eps ? by_root : s.quick_inverse_eps;
     const bool is_small = __float_as_uint(v) <= s.quick_second_moment_bits;
-    return is_small && quick_certifies(s, x, m, __fmul_rn(magnitude_of(m), least));
+    return is_small & quick_certifies(s, x, m, __fmul_rn(magnitude_of(m), least));
 }

@@ -10,8 +10,9 @@
 #include "../digest.cu"
 #include "../block16.cu"
 
-#if defined(SHIM_FAULTY)
+#if defined(SHIM_TESTS)
 #include "faulty.cuh"
+#include "probe.cuh"
 #endif
 
 namespace {
@@ -59,8 +60,8 @@ const Entry ENTRIES[] = {
     ENTRY(driftless_block16_decode, Block16Args),
     ENTRY(driftless_block16_directory, Block16Args),
     ENTRY(driftless_block16_encode, Block16Args),
-#if defined(SHIM_FAULTY)
-    FAULTY_ENTRIES
+#if defined(SHIM_TESTS)
+    FAULTY_ENTRIES PROBE_ENTRIES
 #endif
 };
 

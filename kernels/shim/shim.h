@@ -182,10 +182,6 @@ template <class T>
 T __ldg(const T* place) {
     return *place;
 }
-template <class T>
-T __ldcs(const T* place) {
-    return *place;
-}
 
 // Compiled with -ffp-contract=off, so that each of these rounds once.
 inline float __fadd_rn(float a, float b) {

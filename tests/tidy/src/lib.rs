@@ -7,12 +7,14 @@
 //! | `sizes` | files under 500 lines without their tests, functions of at most 70 lines |
 //! | `invariants` | every invariant id that code cites is stated, and pinned by a test of its name |
 //! | `headers` | `lib.rs` and `main.rs` begin with `//!`, pure crates forbid unsafe code, only one crate has any |
+//! | `kernels` | every CUDA kernel has a twin on the CPU and a golden vector that a test runs it on |
 //! | `files` | tracked files are small, speak of no machine, and configurations parse |
 #![cfg(test)]
 
 mod files;
 mod headers;
 mod invariants;
+mod kernels;
 mod layers;
 mod sizes;
 mod source;

@@ -11,6 +11,23 @@ use driftless_numerics::{DigestKeys, DigestTable};
 use driftless_types::{ChangeSet, Digest, Dtype, ParamId, Shape};
 use std::ptr::{null, null_mut};
 
+/// Where a fragment lies; one whose rows follow each other, here and there, as one row.
+pub(crate) fn area_of(fragment: &Fragment, param_cols: u64) -> Box {
+    let canonical = &fragment.canonical;
+    let is_one =
+        canonical.rows == 1 || param_cols == canonical.cols && fragment.dst_row_stride == canonical.cols;
+    let (rows, width) = if is_one { (1, canonical.elements()) } else { (canonical.rows, canonical.cols) };
+    Box {
+        origin: canonical.row * param_cols + canonical.col,
+        row_stride: param_cols,
+        dst_offset: fragment.dst_offset,
+        dst_row_stride: fragment.dst_row_stride,
+        rows: rows as u32,
+        param: fragment.param.0,
+        cols: Divisor::new(width),
+    }
+}
+
 /// A box of parameter 0 in a destination tensor, with foreign elements around it.
 struct Scene {
     fragment: Fragment,
@@ -58,19 +75,7 @@ impl Scene {
     }
 
     fn area(&self) -> Box {
-        let (canonical, cols) = (&self.fragment.canonical, self.params[0].cols());
-        let is_one =
-            canonical.rows == 1 || cols == canonical.cols && self.fragment.dst_row_stride == canonical.cols;
-        let (rows, width) = if is_one { (1, canonical.elements()) } else { (canonical.rows, canonical.cols) };
-        Box {
-            origin: canonical.row * cols + canonical.col,
-            row_stride: cols,
-            dst_offset: self.fragment.dst_offset,
-            dst_row_stride: self.fragment.dst_row_stride,
-            rows: rows as u32,
-            param: 0,
-            cols: Divisor::new(width),
-        }
+        area_of(&self.fragment, self.params[0].cols())
     }
 
     fn tensor(&self) -> DestTensor {

@@ -3,13 +3,13 @@
 use crate::detect::check_line;
 use crate::shim::Grid;
 use crate::support::State;
-use driftless_numerics::{Family, GroupStep, Hyperparameters, Rule};
+use driftless_numerics::{Family, GroupStep, Hyperparameters, Optimizer, Rule};
 use driftless_types::Fqn;
 use safetensors::SafeTensors;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::path::{Path, PathBuf};
 
-fn files(folder: &str, prefix: &str) -> Vec<PathBuf> {
+pub(crate) fn files(folder: &str, prefix: &str) -> Vec<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(folder);
     let entries = std::fs::read_dir(folder).expect("the golden vectors are there");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("a readable entry").path()).collect();
@@ -23,7 +23,7 @@ fn files(folder: &str, prefix: &str) -> Vec<PathBuf> {
 }
 
 /// The step that a file's metadata describe.
-fn step_of(metadata: &HashMap<String, String>) -> GroupStep {
+pub(crate) fn step_of(metadata: &HashMap<String, String>) -> GroupStep {
     let number = |key: &str| metadata[key].parse::<f64>().expect("a number");
     let hyper = Hyperparameters {
         lr: number("lr"),
@@ -35,7 +35,7 @@ fn step_of(metadata: &HashMap<String, String>) -> GroupStep {
     GroupStep::new(metadata["step"].parse().expect("a counter"), hyper)
 }
 
-fn floats(views: &SafeTensors<'_>, name: &str) -> Option<Vec<f32>> {
+pub(crate) fn floats(views: &SafeTensors<'_>, name: &str) -> Option<Vec<f32>> {
     let view = views.tensor(name).ok()?;
     Some(view.data().as_chunks::<4>().0.iter().map(|&word| f32::from_le_bytes(word)).collect())
 }
@@ -44,7 +44,7 @@ fn floats(views: &SafeTensors<'_>, name: &str) -> Option<Vec<f32>> {
 fn detect_matches_on_steps_of_torch() {
     let files = files("adamw", "");
     assert_eq!(files.len(), 22);
-    let mut listed = 0;
+    let (mut listed, mut forms) = (0, BTreeSet::new());
     for (seed, path) in (0..).zip(&files) {
         let bytes = std::fs::read(path).expect("a readable vector");
         let (_, header) = SafeTensors::read_metadata(&bytes).expect("a vector");
@@ -53,14 +53,21 @@ fn detect_matches_on_steps_of_torch() {
         let read = |name: &str| floats(&views, name).expect("a tensor of the vector");
         let second = floats(&views, "max_exp_avg_sq").unwrap_or_else(|| read("exp_avg_sq"));
         let state = State { master: read("after"), exp_avg: read("exp_avg"), exp_avg_sq: second };
-        for family in Family::ALL {
-            let Ok(rule) = Rule::new(&Fqn::from("w"), family, &step) else { continue };
+        // SGD has no vectors of its own: its rule reads these states as if momentum had made them.
+        let steps =
+            [Optimizer::AdamW, Optimizer::Sgd].map(|optimizer| step.clone().with_optimizer(optimizer));
+        for (family, step) in
+            Family::ALL.iter().flat_map(|&family| steps.iter().map(move |step| (family, step)))
+        {
+            let Ok(rule) = Rule::new(&Fqn::from("w"), family, step) else { continue };
+            forms.insert(rule.form());
             for rule in [rule.clone(), rule.with_audited_masters()] {
-                listed +=
-                    check_line(Grid::new(64 << (seed % 4), seed), &state, &rule, &path.display().to_string());
+                let grid = Grid::new(64 << (seed % 4), seed);
+                listed += check_line(grid, &state, &rule, &path.display().to_string());
             }
         }
     }
+    assert_eq!(forms.len(), 11, "every form has been run: {forms:?}");
     assert!(listed > 10_000, "{listed}");
 }
 

@@ -39,7 +39,7 @@ fn fragment(index: u32, dtype: Dtype, elements: u64, rng: &mut Rng) -> Fragment 
 }
 
 /// The runs of a fragment that hold elements; those without gaps as one row.
-fn runs_of(fragment: &Fragment) -> Vec<Run> {
+pub(crate) fn runs_of(fragment: &Fragment) -> Vec<Run> {
     let cols = fragment.canonical.cols;
     let with_elements = fragment.sources.iter().filter(|run| run.rows > 0 && cols > 0);
     let runs = with_elements.map(|run| {
@@ -67,14 +67,14 @@ fn changes(elements: u64, every: u64, rng: &mut Rng) -> (Changes, Vec<u8>) {
 }
 
 /// Positions, values and classes of all runs back to back, and where each run begins.
-struct Remapped {
-    positions: Vec<u32>,
-    values: Vec<u16>,
-    classes: Vec<u8>,
-    starts: Vec<u64>,
+pub(crate) struct Remapped {
+    pub(crate) positions: Vec<u32>,
+    pub(crate) values: Vec<u16>,
+    pub(crate) classes: Vec<u8>,
+    pub(crate) starts: Vec<u64>,
 }
 
-fn remap(grid: Grid, lists: &[(Changes, Vec<u8>)], runs: &[Run], capacity: usize) -> Remapped {
+pub(crate) fn remap(grid: Grid, lists: &[(Changes, Vec<u8>)], runs: &[Run], capacity: usize) -> Remapped {
     let tensors = lists.iter().map(|(changes, classes)| TensorChanges {
         indices: changes.indices.as_ptr(),
         values: changes.values.as_ptr(),

@@ -10,11 +10,13 @@ mod abi;
 mod bits;
 mod block16;
 mod boxes;
+mod chain;
 mod detect;
 mod faults;
 mod golden;
 mod lists;
 mod pass;
+mod scalars;
 mod shim;
 #[path = "../support/mod.rs"]
 mod support;

@@ -95,7 +95,7 @@ fn compile(root: &Path, options: &[&str], files: &[&str], target: &Path) {
     let mut command = Command::new("g++");
     // Contraction would round twice where a kernel rounds once.
     command.args(["-std=c++17", "-ffp-contract=off", "-fno-strict-aliasing", "-pthread", "-DDRIFTLESS_SHIM"]);
-    command.arg("-DSHIM_FAULTY").args(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
+    command.arg("-DSHIM_TESTS").args(["-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]);
     if cfg!(target_arch = "x86_64") {
         command.arg("-mfma");
     }
