@@ -114,10 +114,10 @@ impl Stream {
     /// # Errors
     /// The first that is missing ([`StoreError::NotVisible`]) or has another length, after repetitions.
     pub async fn see_blobs(&self, epoch: u64, blobs: &[BlobRef], limit: usize) -> Result<(), StoreError> {
-        let caller = &self.shared.caller;
-        let seen = blobs.iter().map(|blob| caller.repeated(move || self.see_blob(epoch, blob)));
-        let seen: Vec<_> = seen.collect();
-        futures::stream::iter(seen).buffered(limit.max(1)).try_collect().await
+        let blobs = futures::stream::iter(blobs.to_vec());
+        let seen = blobs
+            .map(|blob| async move { self.shared.caller.repeated(|| self.see_blob(epoch, &blob)).await });
+        seen.buffered(limit.max(1)).try_collect().await
     }
 
     /// LG-3: the length is seen in the store, and not concluded from an answer to a put.
@@ -149,6 +149,19 @@ impl Stream {
     pub async fn delete_blob(&self, epoch: u64, digest: &ObjectDigest) -> Result<(), StoreError> {
         let Shared { keys, .. } = &*self.shared;
         self.delete(&keys.blob(epoch, digest)).await
+    }
+
+    /// Deletes what puts that were cut short left on a local disk, of epochs (their counters) below the given one:
+    /// staged blobs that never got their name. Says how many there were; in other stores there are none.
+    ///
+    /// # Errors
+    /// Whatever the disk meets.
+    pub async fn delete_staged(&self, epoch_below: u64) -> Result<usize, StoreError> {
+        let Shared { keys, caller, local, .. } = &*self.shared;
+        match local {
+            Some(local) => local.delete_staged(keys, epoch_below, caller).await,
+            None => Ok(0),
+        }
     }
 
     pub(crate) async fn delete(&self, key: &object_store::path::Path) -> Result<(), StoreError> {

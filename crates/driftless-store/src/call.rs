@@ -40,8 +40,14 @@ impl Caller {
         part: impl Future<Output = Result<T, StoreError>> + Send,
     ) -> Result<T, StoreError> {
         let deadline = self.options.deadline_of(payload_bytes);
-        let given_up = || StoreError::Timeout { key: key.to_string(), deadline_ms: deadline.as_millis() };
-        tokio::time::timeout(deadline, part).await.unwrap_or_else(|_| Err(given_up()))
+        let given_up = |_| Err(self.given_up(key, payload_bytes));
+        tokio::time::timeout(deadline, part).await.unwrap_or_else(given_up)
+    }
+
+    /// What a request that met its deadline ends with.
+    pub(crate) fn given_up(&self, key: &Path, payload_bytes: u64) -> StoreError {
+        let deadline_ms = self.options.deadline_of(payload_bytes).as_millis();
+        StoreError::Timeout { key: key.to_string(), deadline_ms }
     }
 
     /// What a store's error means.

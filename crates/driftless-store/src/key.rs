@@ -94,6 +94,11 @@ impl Keys {
         Some((from_number(&epoch)?, ObjectDigest(from_hex(&digest)?)))
     }
 
+    /// The epoch that the name of a folder of blobs names.
+    pub(crate) fn parse_epoch(name: &str) -> Option<u64> {
+        from_number(name)
+    }
+
     /// The reader that a key of a lease names.
     pub(crate) fn parse_lease(&self, key: &Path) -> Option<ReaderId> {
         let [name] = names_below(key, &self.leases())?;

@@ -22,6 +22,8 @@
 //!   others put, so that an entry is created only after every blob that it names. On a local disk file and folders
 //!   are synced before a put is reported, and before an entry that was read is handed out: the data before it has a
 //!   name, then the folder of the name, then every folder above it up to the root.
+//! - **LG-9.** A collector lists and deletes blobs by epoch; [`Stream::delete_staged`] does the same for what puts that
+//!   were cut short left on a local disk.
 //! - **LG-10.** No decision compares clocks of two machines: a lease has a counter and no time, the times that stores
 //!   attach to objects are never read, and every wait is on the own clock.
 //! - **LG-12.** The request for an entry is sent once; the store client's own retries are off. After any error nothing

@@ -55,7 +55,7 @@ impl Stream {
         };
         if let Some(local) = local {
             // LG-3: nobody builds on an entry that a crash of this machine could still take back.
-            local.sync_above(&key, caller.options.deadline).await?;
+            local.sync_above(&key, caller).await?;
         }
         Ok(object)
     }

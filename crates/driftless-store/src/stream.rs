@@ -3,18 +3,22 @@
 use crate::call::Caller;
 use crate::error::StoreError;
 use crate::key::Keys;
-use crate::local::LocalFolder;
+use crate::local::{self, LocalFolder};
 use crate::options::StoreOptions;
 use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
+use object_store::{GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use std::fmt;
 use std::sync::Arc;
+use tokio::time::Instant;
 use uuid::Uuid;
 
-/// How many chunks without a byte are taken in a row: a file that shrinks while it is read yields them forever.
+/// How many chunks without a byte are taken in a row: an object that never moves on is not waited for.
 const EMPTY_CHUNKS_MAX: u32 = 16;
+/// How many names a listing must show within each deadline: half of what services put on a page.
+const PAGE_NAMES: usize = 500;
 
 /// One prefix of an object store, with the log and the blobs of one stream below it.
 ///
@@ -139,7 +143,7 @@ impl Stream {
         let put = caller.once(key, payload_bytes, request).await;
         if let Some(local) = local {
             // LG-3: after a failure too, because the name may be there, and who reads it back builds on it.
-            let synced = local.sync_above(key, caller.options.deadline).await;
+            let synced = local.sync_above(key, caller).await;
             put?;
             return synced;
         }
@@ -164,7 +168,28 @@ impl Stream {
         limit: u64,
     ) -> Result<Bytes, StoreError> {
         let expected = answer.meta.size;
-        let mut chunks = answer.into_stream();
+        let taken = match answer.payload {
+            // In one piece: object_store would read it in thousands of small ones.
+            GetResultPayload::File(file, _) => {
+                let deadline = self.options().deadline_of(expected);
+                local::read(key, file, expected, limit, deadline).await?
+            }
+            GetResultPayload::Stream(chunks) => self.take_chunks(key, chunks, expected, limit).await?,
+        };
+        let found = length(&taken);
+        if found < expected {
+            return Err(StoreError::Truncated { key: key.to_string(), found, expected });
+        }
+        Ok(taken)
+    }
+
+    async fn take_chunks(
+        &self,
+        key: &Path,
+        mut chunks: BoxStream<'static, object_store::Result<Bytes>>,
+        expected: u64,
+        limit: u64,
+    ) -> Result<Bytes, StoreError> {
         let mut taken = BytesMut::with_capacity(usize::try_from(expected).unwrap_or(0));
         let mut empty = 0;
         while let Some(chunk) = chunks.next().await {
@@ -178,10 +203,6 @@ impl Stream {
                 break;
             }
             taken.extend_from_slice(&chunk);
-        }
-        let found = length(&taken);
-        if found < expected {
-            return Err(StoreError::Truncated { key: key.to_string(), found, expected });
         }
         Ok(taken.freeze())
     }
@@ -204,8 +225,7 @@ impl Stream {
         after: Option<&Path>,
         parse: impl Fn(&object_store::ObjectMeta) -> Option<T> + Send + Sync,
     ) -> Result<Vec<T>, StoreError> {
-        let caller = &self.shared.caller;
-        caller.repeated(|| caller.within(folder, 0, self.list_once(folder, after, &parse))).await
+        self.shared.caller.repeated(|| self.list_once(folder, after, &parse)).await
     }
 
     async fn list_once<T: Send>(
@@ -219,9 +239,13 @@ impl Stream {
             Some(after) => store.list_with_offset(Some(folder), after),
             None => store.list(Some(folder)),
         };
-        let limit = caller.options.listed_max;
+        let (limit, deadline, began) = (caller.options.listed_max, caller.options.deadline, Instant::now());
         let (mut found, mut seen) = (Vec::new(), 0);
-        while let Some(object) = objects.next().await {
+        loop {
+            // A long listing takes longer, and must go on all the time.
+            let pages = u32::try_from(1 + seen / PAGE_NAMES).unwrap_or(u32::MAX);
+            let next = tokio::time::timeout_at(began + deadline.saturating_mul(pages), objects.next()).await;
+            let Some(object) = next.map_err(|_| caller.given_up(folder, 0))? else { break };
             let object = object.map_err(|error| caller.classify(folder, 0, error))?;
             seen += 1;
             if seen > limit {
@@ -236,4 +260,40 @@ impl Stream {
 /// A length of bytes in memory, in the unit of lengths in stores.
 pub(crate) const fn length(bytes: &[u8]) -> u64 {
     bytes.len() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Lease, ReaderId};
+    use driftless_types::{BlobRef, ObjectDigest, Seq};
+
+    /// Callers spawn these, also where the compiler cannot prove it of closures by itself.
+    #[test]
+    fn every_call_can_move_between_threads() {
+        fn check(_: impl Send) {}
+        let store = Arc::new(object_store::memory::InMemory::new());
+        let stream = Stream::new(store, Path::default(), StoreOptions::default());
+        let blob = BlobRef { digest: ObjectDigest::ZERO, stored_bytes: 0, raw_bytes: 0 };
+        let lease = Lease { reader: ReaderId([0; 16]), counter: 0, pinned: Seq(0) };
+        check(stream.probe_create_if_absent());
+        check(stream.create_entry(Seq(0), Bytes::new()));
+        check(stream.read_entry(Seq(0), 0));
+        check(stream.list_entries(Seq(0)));
+        check(stream.tail(Seq(0)));
+        check(stream.write_head(Seq(0)));
+        check(stream.read_head());
+        check(stream.put_blob(0, Bytes::new()));
+        check(stream.put_blobs(0, futures::stream::empty(), 1));
+        check(stream.get_blob(0, &blob));
+        check(stream.get_blobs(0, [blob], 1));
+        check(stream.see_blobs(0, &[blob], 1));
+        check(stream.blob_bytes(0, &blob.digest));
+        check(stream.list_blobs());
+        check(stream.delete_blob(0, &blob.digest));
+        check(stream.delete_staged(0));
+        check(stream.put_lease(&lease));
+        check(stream.read_leases());
+        check(stream.delete_lease(lease.reader));
+    }
 }

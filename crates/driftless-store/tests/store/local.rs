@@ -68,6 +68,25 @@ async fn what_a_dead_process_left_is_no_entry() {
     assert!(beside.is_err(), "a folder takes the place");
 }
 
+/// A collector that took over removes what older epochs left half-written, and nothing else.
+#[tokio::test]
+async fn lg9_staged_blobs_of_older_epochs_are_deleted() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let stream = made(folder.path());
+    assert_eq!(stream.delete_staged(9).await.expect("there is no folder yet"), 0);
+    let blobs = [3, 4].map(|epoch| (epoch, format!("weights of {epoch}")));
+    let mut staged = Vec::new();
+    for (epoch, text) in &blobs {
+        let blob = stream.put_blob(*epoch, text.clone().into()).await.expect("a blob is put");
+        let left = folder.path().join(format!("blob/{epoch:020}/{}#1", blob.digest));
+        std::fs::write(&left, "half").expect("a file is written");
+        staged.push(left);
+    }
+    assert_eq!(stream.delete_staged(4).await.expect("the folder is read"), 1);
+    assert_eq!([staged[0].exists(), staged[1].exists()], [false, true]);
+    assert_eq!(stream.list_blobs().await.expect("a listing").len(), 2);
+}
+
 /// A file where a folder should be is an error, and not an empty log.
 #[tokio::test]
 async fn a_file_in_the_way_is_an_error() {

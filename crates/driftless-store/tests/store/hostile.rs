@@ -16,6 +16,7 @@ use futures::stream::BoxStream;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 const CHUNK: &[u8] = &[7; 1 << 10];
 
@@ -91,6 +92,10 @@ struct Endless {
     chunk: &'static [u8],
     chunks_taken: Arc<AtomicU64>,
     names_taken: Arc<AtomicU64>,
+    /// The number of the last name, if there is one.
+    last: Option<u64>,
+    /// Before each name.
+    pause: Duration,
 }
 
 impl fmt::Display for Endless {
@@ -108,9 +113,15 @@ impl Endless {
     fn names(&self) -> BoxStream<'static, Result<ObjectMeta>> {
         let taken = Arc::clone(&self.names_taken);
         let template = self.describe(Path::default());
-        let names = futures::stream::iter(0_u64..).map(move |number| {
+        let pause = self.pause;
+        let names = futures::stream::iter(0..=self.last.unwrap_or(u64::MAX)).then(move |number| {
             taken.fetch_add(1, Ordering::Relaxed);
-            Ok(ObjectMeta { location: Path::from(format!("run/log/{number:020}")), ..template.clone() })
+            let location = Path::from(format!("run/log/{number:020}"));
+            let name = Ok(ObjectMeta { location, ..template.clone() });
+            async move {
+                tokio::time::sleep(pause).await;
+                name
+            }
         });
         names.boxed()
     }
@@ -313,4 +324,16 @@ impl ObjectStore for Careless {
     async fn copy_opts(&self, from: &Path, to: &Path, options: CopyOptions) -> Result<()> {
         self.0.copy_opts(from, to, options).await
     }
+}
+
+/// A listing that shows names slowly, but on and on, is read to its end; one that stops is given up.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_stands_still_is_given_up() {
+    let slow = |pause| Arc::new(Endless { last: Some(899), pause, ..Endless::default() });
+    let stream = Stream::new(slow(Duration::from_millis(30)), Path::from("run"), options());
+    let listed = stream.list_entries(Seq(0)).await.expect("it goes on all the time");
+    assert_eq!(listed.len(), 900);
+    let stream = Stream::new(slow(Duration::from_secs(1)), Path::from("run"), options());
+    let error = stream.list_entries(Seq(0)).await.expect_err("it takes 900 seconds");
+    assert!(matches!(error, StoreError::Timeout { .. }), "{error:?}");
 }

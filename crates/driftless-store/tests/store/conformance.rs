@@ -50,6 +50,9 @@ async fn a_missing_bucket_is_no_empty_stream() {
     assert!(matches!(read, Err(StoreError::BucketMissing { .. })), "{read:?}");
     let put = stream.put_blob(1, "x".into()).await;
     assert!(matches!(put, Err(StoreError::BucketMissing { .. })), "{put:?}");
+    // What is shown of errors and streams tells no secrets.
+    let secret = std::env::var("AWS_SECRET_ACCESS_KEY").expect("the environment has credentials");
+    assert!(!format!("{listed:?} {read:?} {put:?} {stream:?}").contains(&secret));
 }
 
 /// Blobs at the bound are one request each, and their order is kept whatever comes first.
