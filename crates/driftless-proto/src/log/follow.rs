@@ -46,6 +46,8 @@ pub struct Follow {
     /// Entries whose blobs were not there: they are tried again at the next poll.
     missing: BTreeSet<Seq>,
     reported: Option<Trouble>,
+    /// What it said that it serves; nothing once it writes again.
+    said: Option<Published>,
     state: State,
 }
 
@@ -115,6 +117,7 @@ impl Follow {
             bad: BTreeSet::new(),
             missing: BTreeSet::new(),
             reported: None,
+            said: None,
             state: State::ReadingGenesis,
         };
         let commands = machine.due();

@@ -9,7 +9,7 @@
 
 use super::chain::{Chain, Fall};
 use super::words::Stored;
-use driftless_types::{EntryKind, Epoch, ObjectDigest, Seq, Version};
+use driftless_types::{EntryKind, Epoch, ObjectDigest, Seq, StreamId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is looked for.
@@ -77,6 +77,10 @@ pub(crate) struct LookBack {
     candidates: BTreeMap<Epoch, Stored>,
     bounds: BTreeMap<Epoch, Seq>,
     resets: BTreeMap<Epoch, (Seq, Version)>,
+    /// Epochs whose beginning is not met yet, and that have published.
+    published: BTreeSet<Epoch>,
+    /// Whether the version after the end may be lower.
+    fall: Fall,
     found: Option<Stored>,
     /// Blobs of entries before this place may be gone.
     keep_from: Seq,
@@ -104,6 +108,8 @@ impl LookBack {
             candidates: BTreeMap::new(),
             bounds: BTreeMap::new(),
             resets: BTreeMap::new(),
+            published: BTreeSet::new(),
+            fall: Fall::Refused,
             found: None,
             keep_from: Seq::GENESIS,
             may_fall_below,
@@ -119,6 +125,7 @@ impl LookBack {
             tail: self.tail,
             highest_counter: self.highest_counter,
             epoch: self.epoch,
+            fall: self.fall,
             keep_from: self.keep_from,
             ..fresh
         }
@@ -144,10 +151,11 @@ impl LookBack {
         self.found.as_ref()
     }
 
-    /// The end of the log: its place, its object, and the epoch in force.
-    pub(crate) fn tail(&self) -> Option<(Seq, ObjectDigest, Epoch)> {
+    /// What is in force at the end of the log, with what was found as the last publication.
+    pub(crate) fn tail(&self, stream: StreamId) -> Option<Chain> {
         let (seq, object) = self.tail?;
-        Some((seq, object, self.epoch?))
+        let last = self.found().and_then(Stored::published);
+        Some(Chain { stream, seq, object, epoch: self.epoch?, last, fall: self.fall })
     }
 
     /// The highest counter of any entry that was read.
@@ -203,10 +211,15 @@ impl LookBack {
             EntryKind::Reset { version_below } => {
                 self.resets.insert(fence, (entry.seq, *version_below));
             }
-            EntryKind::Epoch | EntryKind::Genesis(_) => self.announce(fence),
+            EntryKind::Epoch => {
+                self.note_fall(fence);
+                self.announce(fence);
+            }
+            EntryKind::Genesis(_) => self.announce(fence),
             // A `reset` gives leave only directly after its `epoch` entry.
             EntryKind::Anchor(_) | EntryKind::Delta { .. } => {
                 self.resets.remove(&fence);
+                self.published.insert(fence);
                 self.is_bare = false;
             }
         }
@@ -229,6 +242,18 @@ impl LookBack {
         Ok(())
     }
 
+    /// If this is the epoch in force at the end: what it allows there.
+    fn note_fall(&mut self, epoch: Epoch) {
+        if self.epoch.is_some_and(|other| other >= epoch) {
+            return;
+        }
+        self.fall = match self.resets.get(&epoch) {
+            _ if self.published.contains(&epoch) => Fall::Refused,
+            Some(&(_, below)) => Fall::Below(below),
+            None => Fall::AfterEpoch,
+        };
+    }
+
     /// LG-4: an epoch begins here, and what is of an older one has no effect behind it in the log.
     fn announce(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.max(Some(epoch));
@@ -237,6 +262,8 @@ impl LookBack {
             self.keep_from = self.keep_from.max(bound);
         }
         let reset = take_of(&mut self.resets, epoch);
+        self.published = self.published.split_off(&epoch);
+        self.published.remove(&epoch);
         if self.found.is_none() {
             self.found = found.filter(|found| found.seq() >= self.keep_from);
         }

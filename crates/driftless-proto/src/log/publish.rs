@@ -58,6 +58,8 @@ struct Open {
     epoch: Epoch,
     /// The object that the trainer's weights go on from, if any.
     goes_on_from: Option<Published>,
+    /// The last version whose values were gone before it was published: what a writer may still say of it is late.
+    abandoned: Option<Version>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -302,7 +304,8 @@ impl Publish {
             return;
         }
         let State::Open(open, _) = &self.state else { return };
-        let open = open.clone();
+        let mut open = open.clone();
+        open.abandoned = Some(version);
         out.push(PublishCommand::Abandoned(version));
         self.go(State::Open(open, Doing::Nothing), out);
     }
@@ -361,6 +364,9 @@ impl Open {
     /// LG-5: a delta on exactly the stream's last version, if the weights go on from it; else everything.
     fn task(&self, ask: Ask) -> Result<Task, Refusal> {
         let task = |kind| Ok(Task { version: ask.version, kind, epoch: self.epoch });
+        if let Some(abandoned) = self.abandoned.filter(|abandoned| ask.version <= *abandoned) {
+            return Err(Refusal::NotAbove(abandoned));
+        }
         let Some(last) = self.chain.last else { return task(TaskKind::Anchor) };
         if self.goes_on_from != Some(last) {
             return task(TaskKind::Anchor);

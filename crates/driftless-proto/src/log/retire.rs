@@ -219,9 +219,9 @@ impl Retire {
 
     fn verified(&mut self, search: LookBack, anchor: Stored, out: &mut Vec<RetireCommand>) {
         if self.facts.kept.is_empty()
-            && let Some((seq, object, epoch)) = search.tail()
+            && let Some(tail) = search.tail(anchor.entry.stream)
         {
-            (self.facts.tail, self.facts.epoch) = ((seq, object), epoch);
+            (self.facts.tail, self.facts.epoch) = ((tail.seq, tail.object), tail.epoch);
         }
         self.facts.bound = anchor.seq();
         self.facts.kept.push(anchor.clone());

@@ -341,6 +341,13 @@ fn lg1_what_cannot_be_connected_to_the_readers_place_is_not_jumped_to() {
 }
 
 #[test]
+fn lg7_a_reader_that_starts_again_serves_what_it_has_once_the_log_confirmed_it() {
+    let (mut world, _) = grown(4, &up_to(4));
+    assert_eq!(world.live(FOREVER).1, End::Waits);
+    assert_eq!(world.told(), ["read 0", "lease 3", "list 3", "read 3", "serve 3", "read 4"]);
+}
+
+#[test]
 fn a_stale_listing_costs_nothing_but_reads() {
     let mut world = World::of(&log());
     world.listed = Some(Some(Seq(2)));

@@ -222,10 +222,18 @@ fn lg5_lg7_a_diverged_trainer_that_is_not_above_the_stream_resets_it_first() {
         assert_eq!(publish.handle(ask(Some(0), version)), creates(log.next(2, reset(3))));
         let log = log.then(2, reset(3));
         assert_eq!(publish.handle(Event::Created(log.at(4).object)), writes(TaskKind::Anchor, version));
-        // Values that are gone in between need no second reset.
+        // Values that are gone in between do not come back, and need no second reset.
+        publish.handle(Event::Written(Version(version), manifest(0, version)));
         let gone = publish.handle(Event::ValuesGone(Version(version)));
         assert_eq!(gone, [Command::Abandoned(Version(version))]);
+        let refused = Command::Refused(Version(version), Refusal::NotAbove(Version(version)));
+        assert_eq!(publish.handle(ask(Some(0), version)), [refused]);
+        if version == 2 {
+            continue;
+        }
+        let version = 2;
         assert_eq!(publish.handle(ask(Some(0), version)), writes(TaskKind::Anchor, version));
+        assert_eq!(publish.handle(Event::Written(Version(1), manifest(1, 1))), [], "late");
         assert_eq!(write(&mut publish, version), creates(log.next(2, anchor(version))));
         is_published(&mut publish, &log.then(2, anchor(version)));
     }
@@ -324,4 +332,26 @@ fn lg4_what_an_older_epoch_wrote_after_a_takeover_is_not_the_streams_last() {
     let opened = publish.handle(Event::Created(stored((**entry).clone()).object));
     let last = log.at(2).published();
     assert_eq!(opened, [Command::Opened { epoch: entry.fence(), last }]);
+}
+
+#[test]
+fn lg7_lg12_a_takeover_passes_a_reset_and_its_anchor_wherever_its_reading_ended() {
+    let log = published_log().then(5, EntryKind::Epoch);
+    let tails = [log.clone(), log.clone().then(5, reset(3)), log.then(5, reset(3)).then(5, anchor(1))];
+    for read in tails {
+        let (mut publish, commands) = read_back(&read, Lineage::Diverged);
+        let mut commands = commands;
+        let full = if read.0.len() < 5 { read.then(5, reset(3)) } else { read };
+        let full = if full.0.len() < 6 { full.then(5, anchor(1)) } else { full };
+        while let [Command::Create(entry)] = &commands[..] {
+            let Ok(at) = usize::try_from(entry.seq.0) else { unreachable!() };
+            let Some(theirs) = full.0.get(at) else { break };
+            assert_eq!(publish.handle(Event::CreateFailed), [Command::Read(entry.seq)]);
+            commands = publish.handle(found(theirs.clone()));
+        }
+        let [Command::Create(entry)] = &commands[..] else { unreachable!("{commands:?}") };
+        assert_eq!((entry.seq, entry.epoch), (Seq(6), 6));
+        let opened = publish.handle(Event::Created(stored((**entry).clone()).object));
+        assert_eq!(opened, [Command::Opened { epoch: entry.fence(), last: full.at(5).published() }]);
+    }
 }

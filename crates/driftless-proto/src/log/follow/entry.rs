@@ -23,6 +23,9 @@ impl Follow {
     /// Where the reader stands is known: it is done, or takes the next entry.
     pub(super) fn proceed(&mut self, out: &mut Vec<FollowCommand>) {
         let Some(held) = self.serves() else { return self.go(State::ReadingNext, out) };
+        if self.said.replace(held) != Some(held) {
+            out.push(FollowCommand::Serve(held));
+        }
         let is_done = match self.options.goal {
             Goal::AtLeast(version) => held.version >= version,
             Goal::Exactly(version) => held.version == version,
@@ -121,6 +124,7 @@ impl Follow {
         if let Some(place) = &mut self.place {
             place.weights = place.under(&step);
         }
+        self.said = None;
         self.go(State::Writing(step), out);
     }
 
@@ -143,7 +147,6 @@ impl Follow {
         self.place = Some(place);
         if published.is_some() {
             self.reported = None;
-            out.extend(self.serves().map(FollowCommand::Serve));
         }
         self.proceed(out);
     }

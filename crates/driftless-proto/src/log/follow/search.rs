@@ -15,7 +15,8 @@ impl Follow {
             Reading::Failed(fault) => return self.fail(Trouble::Store(fault), out),
             Reading::Invalid => return self.fail(Trouble::Invalid(Seq::GENESIS), out),
             Reading::Absent if self.options.goal == Goal::Once => return self.stop(FollowStop::Empty, out),
-            Reading::Absent => return self.fail(Trouble::Invisible(Seq::GENESIS), out),
+            // Whoever founds the stream may not have yet.
+            Reading::Absent => return self.go(State::Resting, out),
         };
         let EntryKind::Genesis(genesis) = &stored.entry.kind else {
             return self.stop(FollowStop::NoGenesis, out);

@@ -64,7 +64,8 @@ pub struct Cursor {
     pub run: RunId,
     /// The last entry that it went past, and what was in force there.
     pub chain: Chain,
-    /// What its weights are, bit by bit; `None` if they are of no version.
+    /// What its weights are, bit by bit; `None` if they are of no version. Who keeps the cursor but lost the weights
+    /// says `None` and begins at an anchor, with the ratchet as it was.
     pub held: Option<Published>,
     /// The highest place it has ever been at.
     pub highest: Highest,
@@ -246,7 +247,8 @@ pub enum FollowCommand {
         /// The time.
         after: Duration,
     },
-    /// The weights are of this version now.
+    /// The weights are of this version now: after they were written, and once after the start if they are whole and
+    /// nothing in the log contradicts them.
     Serve(Published),
     /// The reader does not get on, and tries on.
     Report(Trouble),

@@ -3,7 +3,7 @@
 use super::{Doing, Open, Publish, PublishCommand, PublishEvent, PublishStop, State};
 use crate::log::Lineage;
 use crate::log::append::Append;
-use crate::log::chain::{Chain, Fall};
+use crate::log::chain::Chain;
 use crate::log::look_back::{Broken, Known, LookBack, Wanted};
 use crate::log::words::{Fault, Reading, Stored};
 use driftless_types::{Entry, EntryKind, Epoch, Genesis, ObjectDigest, Seq};
@@ -62,7 +62,7 @@ impl Publish {
     pub(super) fn founded(&mut self, genesis: &Stored, out: &mut Vec<PublishCommand>) {
         let chain = Chain::at_genesis(genesis);
         let epoch = chain.epoch;
-        self.opened(Box::new(Open { chain, epoch, goes_on_from: None }), out);
+        self.opened(Box::new(Open { chain, epoch, goes_on_from: None, abandoned: None }), out);
     }
 
     pub(super) fn genesis(&mut self, genesis: Stored, out: &mut Vec<PublishCommand>) {
@@ -105,15 +105,13 @@ impl Publish {
         if search.found().is_none() && search.is_exhausted() {
             return self.stop(PublishStop::LookBack { entries: self.options.look_back_max }, out);
         }
-        let Some((seq, object, epoch)) = search.tail() else {
+        let Some(chain) = search.tail(genesis.entry.stream) else {
             return self.stop(PublishStop::BrokenChain { seq: Seq::GENESIS }, out);
         };
-        let last = search.found().and_then(Stored::published);
-        let chain = Chain { stream: genesis.entry.stream, seq, object, epoch, last, fall: Fall::Refused };
-        let counter = self.options.counter.max(search.highest_counter() + 1);
-        let goes_on_from = last.filter(|last| self.options.lineage == Lineage::Continues(last.object));
+        let counter = self.options.counter.max(search.highest_counter().saturating_add(1));
+        let goes_on_from = chain.last.filter(|last| self.options.lineage == Lineage::Continues(last.object));
         let epoch = Epoch { counter, incarnation: self.options.incarnation };
-        self.append_epoch(Box::new(Open { chain, epoch, goes_on_from }), out);
+        self.append_epoch(Box::new(Open { chain, epoch, goes_on_from, abandoned: None }), out);
     }
 
     /// Takes the stream over from itself.

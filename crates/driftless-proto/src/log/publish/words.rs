@@ -77,8 +77,8 @@ pub enum Refusal {
     /// Another version is being published, or the stream is not open: ask again when it is.
     #[error("the stream is busy")]
     Busy,
-    /// The trainer's history holds a version as high already.
-    #[error("the stream is at version {0} already")]
+    /// The trainer's history holds this version already, or abandoned it.
+    #[error("the stream is at version {0} already (publish a later one)")]
     NotAbove(Version),
     /// The publisher has stopped for good.
     #[error("the publisher has stopped")]
