@@ -4,4 +4,4 @@
 pub mod sim;
 mod trainer;
 
-pub use trainer::{TensorState, TinyTrainer, tiny_plan};
+pub use trainer::{TINY_CONFIG, TensorState, TinyTrainer, tiny_model, tiny_plan};

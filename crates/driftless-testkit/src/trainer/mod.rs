@@ -21,7 +21,7 @@ use gradient::{Gradient, initial_weight, is_norm};
 use noise::Noise;
 
 /// The tiny policy's architecture: Qwen3, 0.44 million parameters.
-const TINY_CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 4,
+pub const TINY_CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_size": 64, "num_hidden_layers": 4,
     "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 384,
     "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": false}"#;
 
@@ -30,9 +30,16 @@ const TINY_CONFIG: &str = r#"{"model_type": "qwen3", "vocab_size": 512, "hidden_
 /// # Errors
 /// [`LayoutError`] if a layout does not fit the policy.
 pub fn tiny_plan(trainer: &TrainerLayout, rollouts: &[RolloutLayout]) -> Result<RemapPlan, LayoutError> {
+    RemapPlan::compile(&tiny_model(trainer, rollouts)?, trainer, rollouts)
+}
+
+/// The tiny policy's model, in the dtypes that the layouts say.
+///
+/// # Errors
+/// Layouts that contradict each other.
+pub fn tiny_model(trainer: &TrainerLayout, rollouts: &[RolloutLayout]) -> Result<Model, LayoutError> {
     let served = ServedDtypes::new(std::collections::BTreeMap::new(), trainer, rollouts)?;
-    let model = Model::new(ModelConfig::from_json(TINY_CONFIG)?, &served)?;
-    RemapPlan::compile(&model, trainer, rollouts)
+    Model::new(ModelConfig::from_json(TINY_CONFIG)?, &served)
 }
 
 /// The optimizer's memory for one local tensor of one rank: as many values as the plan's source tensor has elements.
