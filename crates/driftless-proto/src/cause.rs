@@ -1,6 +1,6 @@
 //! Why an attempt ended without a commit, as data: who failed, at which step, and what was found.
 
-use driftless_types::{Member, ReceiverId, Retry};
+use driftless_types::{Member, ReceiverId, Retry, Version};
 use std::collections::BTreeSet;
 use thiserror::Error;
 
@@ -34,6 +34,17 @@ pub enum RootCause {
         /// What the receiver accepts.
         limit: u64,
     },
+    /// The weights are of no version: what was written into them in place did not come to its end.
+    #[error("the weights are of no version until everything is sent")]
+    OutOfService,
+    /// A sender's patch does not lead from what the replica serves.
+    #[error("the patch leads from version {since} on, the replica serves {base}: everything must be sent")]
+    Uncovered {
+        /// What the replica serves.
+        base: Version,
+        /// The oldest base of the patch.
+        since: Version,
+    },
     /// The transport failed.
     #[error("transport: {0}")]
     Transport(String),
@@ -65,7 +76,7 @@ impl RootCause {
     #[must_use]
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::Refused { .. } => Retry::NeedsAnchor,
+            Self::Refused { .. } | Self::OutOfService | Self::Uncovered { .. } => Retry::NeedsAnchor,
             // Values that are gone do not come back: only the next version can serve this replica.
             Self::WeightsMoved | Self::Stopped => Retry::Never,
             Self::Deadline { .. }

@@ -11,7 +11,7 @@
 //! The coordinator decides no switch: it opens attempts and hears how they ended. When it dies, the next one asks
 //! senders and leads where they stand.
 
-use crate::{Cause, Needs, Outcome, RootCause, TimerId, TimerKind, Verdict};
+use crate::{Cause, Needs, Outcome, PatchRange, RootCause, TimerId, TimerKind, Verdict};
 use driftless_types::{
     Attempt, Epoch, Fence, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
 };
@@ -48,8 +48,8 @@ pub enum ReplicaOutcome {
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// A sender is up; the version for which it holds a patch.
-    SenderReady(SenderId, Option<Version>),
+    /// A sender is up; the patch that it holds.
+    SenderReady(SenderId, Option<PatchRange>),
     /// A receiver's actor is up.
     ReceiverUp(ReceiverId),
     /// A member's actor ended; heard before the first word of the actor that follows it.
@@ -118,7 +118,7 @@ pub struct Coordinator {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Sender {
     Unheard,
-    Up(Option<Version>),
+    Up(Option<PatchRange>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -187,7 +187,7 @@ impl Coordinator {
     pub fn handle(&mut self, event: Event) -> Vec<Command> {
         let mut out = Vec::new();
         match event {
-            Event::SenderReady(sender, version) => self.sender_ready(sender, version),
+            Event::SenderReady(sender, patch) => self.sender_ready(sender, patch),
             Event::ReceiverUp(receiver) => {
                 if let Some(replica) = self.replicas.get_mut(&receiver.replica) {
                     replica.receivers.insert(receiver, Receiver::Up);
@@ -204,20 +204,23 @@ impl Coordinator {
         out
     }
 
-    /// The newest version for which every sender holds a patch.
-    fn ready(&self) -> Option<Version> {
-        let mut versions = self.senders.values().map(|sender| match sender {
+    /// The patch of the newest version, if every sender holds one: right for the bases that all of them name.
+    fn ready(&self) -> Option<PatchRange> {
+        let mut patches = self.senders.values().map(|sender| match sender {
             Sender::Unheard | Sender::Up(None) => None,
-            Sender::Up(Some(version)) => Some(*version),
+            Sender::Up(Some(patch)) => Some(*patch),
         });
-        let first = versions.next()??;
-        versions.all(|version| version == Some(first)).then_some(first)
+        let first = patches.next()??;
+        patches.try_fold(first, |all, patch| {
+            let PatchRange { since, version } = patch?;
+            (version == all.version).then(|| PatchRange { since: all.since.max(since), version })
+        })
     }
 
     /// Whoever was told how the version ended may be gone: a lead before its report, a coordinator or a sender after
     /// it. What the replica serves, or its used-up attempts, say it again.
     fn settle_where_known(&mut self, out: &mut Vec<Command>) {
-        let Some(version) = self.ready() else { return };
+        let Some(PatchRange { version, .. }) = self.ready() else { return };
         for (&id, replica) in &mut self.replicas {
             if replica.settled == Some(version) {
                 continue;
@@ -229,7 +232,7 @@ impl Coordinator {
     }
 
     fn begin_where_due(&mut self, out: &mut Vec<Command>) {
-        let Some(version) = self.ready() else { return };
+        let Some(PatchRange { since, version }) = self.ready() else { return };
         let due: Vec<ReplicaId> = self
             .replicas
             .iter()
@@ -247,19 +250,18 @@ impl Coordinator {
             };
             if let Some(replica) = self.replicas.get_mut(&id) {
                 replica.state = State::Attempting(fence);
-                out.push(Command::Begin { fence, replica: id, needs: replica.needs.clone() });
+                out.push(Command::Begin { fence, replica: id, needs: replica.needs.given(since) });
                 out.push(self.options.attempt_timer(&fence, id));
             }
         }
     }
 
-    fn sender_ready(&mut self, sender: SenderId, version: Option<Version>) {
-        let known = self.senders.insert(sender, Sender::Up(version));
-        if let Some(Sender::Up(newest)) = known
-            && version.is_some()
-            && version < newest
+    fn sender_ready(&mut self, sender: SenderId, patch: Option<PatchRange>) {
+        let known = self.senders.insert(sender, Sender::Up(patch));
+        if let Some(Sender::Up(Some(newest))) = known
+            && patch.is_some_and(|patch| patch < newest)
         {
-            self.senders.insert(sender, Sender::Up(newest)); // CM-10: a word that was overtaken
+            self.senders.insert(sender, Sender::Up(Some(newest))); // CM-10: a word that was overtaken
         }
         self.replicas.values_mut().for_each(|replica| replica.settled = None);
     }
@@ -303,7 +305,7 @@ impl Coordinator {
 
     fn ended(&mut self, id: ReplicaId, outcome: Outcome, serving: Version, out: &mut Vec<Command>) {
         let Some(replica) = self.replicas.get_mut(&id) else { return };
-        let needs = Needs { base: serving, repair: outcome.repair };
+        let needs = Needs { base: serving, repair: outcome.repair, intake: outcome.intake };
         if replica.ended.is_some_and(|ended| outcome.fence <= ended) {
             // CM-10: it counted when it was heard first. A lead that came back says with it that it is there.
             if replica.state == State::Unheard {

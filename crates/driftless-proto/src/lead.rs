@@ -7,16 +7,25 @@
 //! - **CM-10 (replay).** An attempt that has ended here never begins again; asked about, it is reported again.
 //! - **CM-5 (fencing).** A lead ignores every coordinator older than the newest it has heard of.
 //!
-//! Between pause and resume nothing waits for the coordinator or for a sender: their death cannot keep an engine
-//! paused. A restarted lead takes a higher incarnation and asks every receiver for its phase: if all have applied
+//! - **CM-14 (current before it serves).** As long as a receiver's weights are of no version the engine is not resumed,
+//!   and the next attempt is taken in place.
+//!
+//! An attempt is taken *staged*, or *in place*: then the engine is paused first, everything is written into the live
+//! weights, and the engine serves again when every digest matched. An attempt in place that fails leaves the replica
+//! out of service, unless nothing was written yet.
+//!
+//! In a staged attempt nothing between pause and resume waits for the coordinator or for a sender: their death cannot keep
+//! an engine paused. A restarted lead takes a higher incarnation and asks every receiver for its phase: if all have applied
 //! or committed the attempt it commits, otherwise it rolls back.
 
+mod place;
+mod recovery;
 mod words;
 
 pub use words::{Command, Engine, Event, LeadOptions, Outcome, Verdict};
 
-use crate::{Cause, Decision, FromLead, Needs, Phase, RootCause, TimerId, TimerKind, ToLead};
-use driftless_types::{Attempt, Epoch, Fence, ReceiverId, Version};
+use crate::{Cause, Decision, FromLead, Intake, Needs, Phase, RootCause, TimerId, TimerKind, ToLead};
+use driftless_types::{Epoch, Fence, ReceiverId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The machine.
@@ -25,12 +34,19 @@ pub struct Lead {
     members: BTreeSet<ReceiverId>,
     options: LeadOptions,
     repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+    /// Receivers whose weights are of no version; while there are any the engine stands still. Only an answer and an
+    /// acknowledgment make one of them: any other word of theirs may be from before a commit, and come again.
+    torn: BTreeSet<ReceiverId>,
+    /// How the engine stands while no attempt is open.
+    engine: Engine,
+    /// In place after an attempt that no receiver could stage.
+    intake: Intake,
     /// The newest coordinator it has heard of.
     promised: Epoch,
     /// How the newest attempt ended that has ended under this lead.
     ended: Option<Outcome>,
     /// The newest attempt that was opened while an older one had not ended here.
-    next: Option<Fence>,
+    next: Option<(Fence, Intake)>,
     state: State,
 }
 
@@ -47,6 +63,15 @@ enum State {
     },
     Pausing {
         fence: Fence,
+    },
+    /// The engine is to leave service for an attempt in place.
+    Leaving {
+        fence: Fence,
+    },
+    /// The receivers take everything in place.
+    Taking {
+        fence: Fence,
+        waiting: BTreeSet<ReceiverId>,
     },
     Applying {
         fence: Fence,
@@ -66,10 +91,6 @@ enum State {
     Reopening,
 }
 
-/// The timer of a lead that recovers: it belongs to no attempt.
-const ASK_AGAIN: TimerId =
-    TimerId { epoch: Epoch { counter: 0, incarnation: 0 }, attempt: Attempt(0), kind: TimerKind::AskAgain };
-
 type Step = (State, Vec<Command>);
 
 impl State {
@@ -79,6 +100,8 @@ impl State {
             Self::Resting | Self::Recovering { .. } | Self::Reopening => None,
             Self::Gathering { fence, .. }
             | Self::Pausing { fence }
+            | Self::Leaving { fence }
+            | Self::Taking { fence, .. }
             | Self::Applying { fence, .. }
             | Self::Deciding { fence, .. }
             | Self::Resuming { fence, .. } => Some(*fence),
@@ -95,9 +118,18 @@ impl Lead {
         engine: Engine,
     ) -> (Self, Vec<Command>) {
         let state = State::Recovering { engine, answers: BTreeMap::new() };
-        let repair = BTreeMap::new();
-        let lead =
-            Self { members, options, repair, promised: Epoch::default(), ended: None, next: None, state };
+        let lead = Self {
+            members,
+            options,
+            repair: BTreeMap::new(),
+            torn: BTreeSet::new(),
+            engine,
+            intake: Intake::Staged,
+            promised: Epoch::default(),
+            ended: None,
+            next: None,
+            state,
+        };
         let commands = lead.ask(&BTreeMap::new());
         (lead, commands)
     }
@@ -111,7 +143,7 @@ impl Lead {
     /// What the replica needs, given the version it serves.
     #[must_use]
     pub fn needs(&self, base: Version) -> Needs {
-        Needs { base, repair: self.repair.clone() }
+        Needs { base, repair: self.repair.clone(), intake: self.intake() }
     }
 
     /// Takes one event. Events of attempts that are over change nothing.
@@ -123,10 +155,10 @@ impl Lead {
             }
             self.promised = epoch;
         }
-        self.note_mismatch(&event);
+        self.note(&event);
         let state = std::mem::replace(&mut self.state, State::Resting);
         let (state, commands) = match event {
-            Event::Begin(fence) => self.begin(state, fence),
+            Event::Begin(fence, intake) => self.begin(state, fence, intake),
             Event::Abort(fence, cause) => self.abort(state, fence, cause),
             Event::Member(member, word) => self.member(state, member, word),
             Event::Paused(fence, result) => self.paused(state, fence, result),
@@ -140,23 +172,21 @@ impl Lead {
 
     fn begin_next(mut self, state: State, mut commands: Vec<Command>) -> (Self, Vec<Command>) {
         let next = if state == State::Resting { self.next.take() } else { None };
-        let Some(fence) = next else { return (Self { state, ..self }, commands) };
-        let (state, more) = self.begin(state, fence);
+        let Some((fence, intake)) = next else { return (Self { state, ..self }, commands) };
+        let (state, more) = self.begin(state, fence, intake);
         commands.extend(more);
         (Self { state, ..self }, commands)
     }
 
-    /// Asks every receiver that has not answered, and will ask again.
-    fn ask(&self, answers: &BTreeMap<ReceiverId, Phase>) -> Vec<Command> {
-        let silent = self.members.iter().filter(|member| !answers.contains_key(member));
-        let mut commands: Vec<_> = silent.map(|&member| Command::Tell(member, FromLead::AskPhase)).collect();
-        commands.push(Command::ArmTimer { id: ASK_AGAIN, after: self.options.repeat_after });
-        commands
-    }
-
-    fn note_mismatch(&mut self, event: &Event) {
-        if let Event::Member(member, ToLead::Failed(_, RootCause::DigestMismatch { tensors })) = event {
-            self.repair.entry(*member).or_default().extend(tensors);
+    /// What a receiver says of itself, whatever the lead is doing.
+    fn note(&mut self, event: &Event) {
+        let Event::Member(member, word) = event else { return };
+        match word {
+            ToLead::Failed(_, RootCause::DigestMismatch { tensors }) => {
+                self.repair.entry(*member).or_default().extend(tensors);
+            }
+            ToLead::Failed(_, RootCause::Refused { .. }) => self.intake = Intake::InPlace,
+            _ => {}
         }
     }
 
@@ -164,17 +194,29 @@ impl Lead {
         self.members.iter().map(|&member| Command::Tell(member, word.clone())).collect()
     }
 
-    fn begin(&mut self, state: State, fence: Fence) -> Step {
+    fn begin(&mut self, state: State, fence: Fence, intake: Intake) -> Step {
         if state != State::Resting {
             if state.attempt().is_none_or(|open| fence > open) {
-                self.next = self.next.max(Some(fence));
+                self.next = self.next.max(Some((fence, intake)));
             }
             return (state, Vec::new());
         }
         if self.ended.as_ref().is_some_and(|ended| fence <= ended.fence) {
             return (state, Vec::new()); // CM-10
         }
-        let mut commands = self.tell_all(&FromLead::Begin(fence));
+        match intake {
+            Intake::Staged if self.torn.is_empty() => self.gather(fence),
+            // CM-14: it was begun for what the replica was, and ends at once.
+            Intake::Staged => {
+                let cause = Cause::at(self.lead_id(), RootCause::OutOfService);
+                (State::Resting, self.end_of(fence, cause))
+            }
+            Intake::InPlace => self.leave(fence),
+        }
+    }
+
+    fn gather(&self, fence: Fence) -> Step {
+        let mut commands = self.tell_all(&FromLead::Begin(fence, Intake::Staged));
         let after = self.options.staging_deadline;
         commands.push(Command::ArmTimer { id: TimerId::of(&fence, TimerKind::Staging), after });
         (State::Gathering { fence, waiting: self.members.clone() }, commands)
@@ -185,6 +227,10 @@ impl Lead {
             State::Resting => (State::Resting, self.end_of(fence, cause)),
             State::Gathering { fence: mine, .. } if mine == fence => {
                 self.roll_back(fence, cause, Engine::Serving)
+            }
+            // In place it needs the senders to the end.
+            State::Leaving { fence: mine } | State::Taking { fence: mine, .. } if mine == fence => {
+                self.roll_back(fence, cause, Engine::Paused)
             }
             // From the pause on, the lead needs nobody but its receivers. One that is still to begin finds its transfers
             // aborted: in the middle of a switch nothing is reported.
@@ -238,6 +284,10 @@ impl Lead {
             {
                 self.applied(fence, waiting, member)
             }
+            (
+                State::Taking { fence, waiting },
+                ToLead::Applied(theirs) | ToLead::Phase(Phase::Applied(theirs)),
+            ) if theirs == fence => self.taken(fence, waiting, member),
             (State::Deciding { fence, verdict, engine, waiting }, word) => {
                 self.acknowledged(fence, verdict, engine, waiting, member, &word)
             }
@@ -267,7 +317,8 @@ impl Lead {
                 commands.push(Command::ArmTimer { id: TimerId::of(&fence, TimerKind::Applying), after });
                 (State::Applying { fence, waiting: self.members.clone() }, commands)
             }
-            (State::Pausing { fence: mine }, Err(root)) if mine == fence => {
+            (State::Leaving { fence: mine }, Ok(())) if mine == fence => self.take(fence),
+            (State::Pausing { fence: mine } | State::Leaving { fence: mine }, Err(root)) if mine == fence => {
                 let lead = self.lead_id();
                 self.roll_back(fence, Cause::at(lead, root), Engine::Paused)
             }
@@ -289,7 +340,12 @@ impl Lead {
             State::Gathering { fence, .. } if fence == theirs => {
                 self.roll_back(fence, cause, Engine::Serving)
             }
-            State::Pausing { fence } | State::Applying { fence, .. } if fence == theirs => {
+            State::Pausing { fence }
+            | State::Leaving { fence }
+            | State::Applying { fence, .. }
+            | State::Taking { fence, .. }
+                if fence == theirs =>
+            {
                 self.roll_back(fence, cause, Engine::Paused)
             }
             state => (state, Vec::new()),
@@ -300,9 +356,10 @@ impl Lead {
         let cause = Cause::at(member, RootCause::Died);
         match state {
             State::Gathering { fence, .. } => self.roll_back(fence, cause, Engine::Serving),
-            State::Pausing { fence } | State::Applying { fence, .. } => {
-                self.roll_back(fence, cause, Engine::Paused)
-            }
+            State::Pausing { fence }
+            | State::Leaving { fence }
+            | State::Applying { fence, .. }
+            | State::Taking { fence, .. } => self.roll_back(fence, cause, Engine::Paused),
             state => (state, Vec::new()),
         }
     }
@@ -320,6 +377,10 @@ impl Lead {
             ToLead::Done(theirs, done) if *theirs == fence && *done == decision(&verdict) => {
                 waiting.remove(&member);
             }
+            ToLead::Torn(theirs) if *theirs == fence && matches!(verdict, Verdict::RolledBack(_)) => {
+                self.torn.insert(member);
+                waiting.remove(&member);
+            }
             // The receiver came back in between: it has not heard the decision.
             ToLead::Phase(_) if waiting.contains(&member) => {
                 let again = Command::Tell(member, FromLead::Decide(fence, decision(&verdict)));
@@ -331,28 +392,6 @@ impl Lead {
             return (State::Deciding { fence, verdict, engine, waiting }, Vec::new());
         }
         self.settled(fence, verdict, engine)
-    }
-
-    fn settled(&mut self, fence: Fence, verdict: Verdict, engine: Engine) -> Step {
-        if verdict == Verdict::Committed {
-            self.repair.clear();
-        }
-        let outcome = self.outcome(fence, verdict.clone());
-        self.ended = Some(outcome.clone());
-        match engine {
-            Engine::Serving => (State::Resting, vec![Command::Report(outcome)]),
-            Engine::Paused => (State::Resuming { fence, verdict }, vec![Command::Resume]),
-        }
-    }
-
-    fn resumed(&self, state: State) -> Step {
-        match state {
-            State::Resuming { fence, verdict } => {
-                (State::Resting, vec![Command::Report(self.outcome(fence, verdict))])
-            }
-            State::Reopening => (State::Resting, vec![Command::ReportServing]),
-            state => (state, Vec::new()),
-        }
     }
 
     fn keep_alive(state: State) -> Step {
@@ -367,12 +406,15 @@ impl Lead {
             State::Gathering { fence, .. } if fence.epoch < epoch => {
                 self.roll_back(fence, Cause::at(self.lead_id(), RootCause::Aborted), Engine::Serving)
             }
+            State::Leaving { fence } | State::Taking { fence, .. } if fence.epoch < epoch => {
+                self.roll_back(fence, Cause::at(self.lead_id(), RootCause::Aborted), Engine::Paused)
+            }
             state => (state, Vec::new()),
         }
     }
 
     fn outcome(&self, fence: Fence, verdict: Verdict) -> Outcome {
-        Outcome { fence, verdict, repair: self.repair.clone() }
+        Outcome { fence, verdict, repair: self.repair.clone(), intake: self.intake() }
     }
 
     fn timer(&self, state: State, id: TimerId) -> Step {
@@ -381,13 +423,18 @@ impl Lead {
             State::Gathering { fence, .. } if id == TimerId::of(&fence, TimerKind::Staging) => {
                 self.roll_back(fence, late("staging"), Engine::Serving)
             }
-            State::Pausing { fence } if id == TimerId::of(&fence, TimerKind::Pausing) => {
+            State::Taking { fence, .. } if id == TimerId::of(&fence, TimerKind::Taking) => {
+                self.roll_back(fence, late("taking everything in place"), Engine::Paused)
+            }
+            State::Pausing { fence } | State::Leaving { fence }
+                if id == TimerId::of(&fence, TimerKind::Pausing) =>
+            {
                 self.roll_back(fence, late("the pause hook"), Engine::Paused)
             }
             State::Applying { fence, .. } if id == TimerId::of(&fence, TimerKind::Applying) => {
                 self.roll_back(fence, late("applying"), Engine::Paused)
             }
-            State::Recovering { engine, answers } if id == ASK_AGAIN => {
+            State::Recovering { engine, answers } if id == recovery::ASK_AGAIN => {
                 let commands = self.ask(&answers);
                 (State::Recovering { engine, answers }, commands)
             }
@@ -404,37 +451,6 @@ impl Lead {
         }
     }
 
-    fn answer(
-        &mut self,
-        engine: Engine,
-        mut answers: BTreeMap<ReceiverId, Phase>,
-        member: ReceiverId,
-        phase: Phase,
-    ) -> Step {
-        answers.insert(member, phase);
-        if answers.len() < self.members.len() {
-            return (State::Recovering { engine, answers }, Vec::new());
-        }
-        let open = answers.values().filter_map(open_attempt).max();
-        let Some(fence) = open else {
-            return match engine {
-                Engine::Paused => (State::Reopening, vec![Command::Resume]),
-                Engine::Serving => (State::Resting, vec![Command::ReportServing]),
-            };
-        };
-        // CM-3: had the former lead committed, no receiver could be short of applied.
-        let all_applied = answers.values().all(|phase| match phase {
-            Phase::Applied(theirs) => *theirs == fence,
-            Phase::Serving(last) => *last == Some(fence),
-            Phase::Open(_) => false,
-        });
-        if all_applied {
-            return self.decide(fence, Verdict::Committed, engine);
-        }
-        let cause = Cause::at(self.lead_id(), RootCause::Died);
-        self.roll_back(fence, cause, engine)
-    }
-
     fn lead_id(&self) -> ReceiverId {
         // A replica has at least one receiver: the plan refuses an empty one.
         self.members.first().copied().unwrap_or_default()
@@ -443,7 +459,7 @@ impl Lead {
 
 const fn coordinator_of(event: &Event) -> Option<Epoch> {
     match event {
-        Event::Begin(fence) | Event::Abort(fence, _) => Some(fence.epoch),
+        Event::Begin(fence, _) | Event::Abort(fence, _) => Some(fence.epoch),
         Event::NewEpoch(epoch) => Some(*epoch),
         Event::Member(..) | Event::Paused(..) | Event::Resumed | Event::KeepAlive | Event::TimerFired(_) => {
             None
@@ -455,12 +471,5 @@ const fn decision(verdict: &Verdict) -> Decision {
     match verdict {
         Verdict::Committed => Decision::Commit,
         Verdict::RolledBack(_) => Decision::Rollback,
-    }
-}
-
-const fn open_attempt(phase: &Phase) -> Option<Fence> {
-    match phase {
-        Phase::Open(fence) | Phase::Applied(fence) => Some(*fence),
-        Phase::Serving(_) => None,
     }
 }

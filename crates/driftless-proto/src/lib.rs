@@ -8,6 +8,7 @@ mod coordinator;
 mod exchange;
 mod lead;
 pub mod log;
+mod needs;
 mod participant;
 mod patch;
 mod timer;
@@ -18,12 +19,12 @@ pub use coordinator::{
 };
 pub use exchange::{
     Command as ExchangeCommand, Counting, End as ExchangeEnd, Event as ExchangeEvent, Exchange, Limits,
-    Moving, Shape,
+    Moving, Shape, Streaming,
 };
 pub use lead::{Command as LeadCommand, Engine, Event as LeadEvent, Lead, LeadOptions, Outcome, Verdict};
+pub use needs::{Intake, Needs, Weights};
 pub use participant::{
-    Command as ParticipantCommand, Decision, Event as ParticipantEvent, FromLead, Needs, Participant, Phase,
-    ToLead,
+    Command as ParticipantCommand, Decision, Event as ParticipantEvent, FromLead, Participant, Phase, ToLead,
 };
 pub use patch::{Offer, PatchBook, PatchRange, Pending};
 pub use timer::{TimerId, TimerKind};

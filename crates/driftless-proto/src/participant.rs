@@ -6,22 +6,16 @@
 //!   `Applied` only after its digests were compared.
 //! - **CM-5 (fencing).** A lead with a lower incarnation than the highest heard is ignored.
 //! - **CM-10 (replay).** A decision that is repeated is acknowledged again and changes nothing; an attempt that was
-//!   begun here once never begins again.
+//!   begun or decided here once never begins again.
+//! - **CM-14 (current before it serves).** Weights that are taken in place are of no version from the first window on
+//!   until the attempt is sealed, whatever dies: a receiver that holds such weights says so, and takes everything.
 
 use crate::{
-    Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Limits, ProtocolViolation, RootCause, Shape,
+    Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Intake, Limits, ProtocolViolation, RootCause,
+    Shape, Weights,
 };
-use driftless_types::{Fence, Incarnation, ReceiverId, Version};
-use std::collections::{BTreeMap, BTreeSet};
-
-/// What a replica needs from the senders, as its lead reports it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Needs {
-    /// The version that the replica serves.
-    pub base: Version,
-    /// Tensors whose digest did not match: their fragments are sent whole.
-    pub repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
-}
+use driftless_types::{Fence, Incarnation};
+use std::collections::BTreeMap;
 
 /// How an attempt ends for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -36,7 +30,7 @@ pub enum Decision {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FromLead {
     /// Take part in this attempt.
-    Begin(Fence),
+    Begin(Fence, Intake),
     /// Write the staged changes into the live weights.
     Apply(Fence),
     /// The decision.
@@ -54,6 +48,8 @@ pub enum ToLead {
     Applied(Fence),
     /// The decision is carried out.
     Done(Fence, Decision),
+    /// The attempt is given up here, and what it wrote in place stays: the weights are of no version.
+    Torn(Fence),
     /// This receiver cannot go on with the attempt.
     Failed(Fence, RootCause),
     /// The first word of an actor that was restarted.
@@ -71,6 +67,8 @@ pub enum Phase {
     Open(Fence),
     /// Written and compared, undecided.
     Applied(Fence),
+    /// No attempt is open and the weights are of no version; the last one that was committed here.
+    Torn(Option<Fence>),
 }
 
 /// What happened.
@@ -82,7 +80,7 @@ pub enum Event {
     Exchange(Fence, ExchangeEvent),
     /// All bytes of the attempt were checked.
     Checked(Fence, Result<(), RootCause>),
-    /// The scatter ended, digests compared; on `Err` the undo log is still there.
+    /// Everything is written and its digests were compared; after a scatter that failed the undo log is still there.
     Scattered(Fence, Result<(), RootCause>),
     /// The undo log was played back.
     Undone(Fence),
@@ -99,7 +97,9 @@ pub enum Command {
     Check(Fence),
     /// Scatter with an undo log, then compare digests.
     Scatter(Fence),
-    /// Play the undo log back.
+    /// Everything was written in place: hash the live weights and compare their digests.
+    Prove(Fence),
+    /// Play the undo log back; of what was written in place there is none.
     Undo(Fence),
     /// Drop the undo log; the version is now this one.
     Seal(Fence),
@@ -115,8 +115,9 @@ pub struct Participant {
     heard: Incarnation,
     shape: Shape,
     limits: Limits,
-    /// The newest attempt that was begun here.
+    /// The newest attempt that was begun or decided here.
     begun: Option<Fence>,
+    weights: Weights,
     state: State,
 }
 
@@ -124,6 +125,10 @@ pub struct Participant {
 enum State {
     Serving(Option<Fence>),
     Receiving(Fence, Exchange, Option<Fence>),
+    /// Window by window into the live weights.
+    Taking(Fence, Exchange, Option<Fence>),
+    /// All of it is written in place, and hashed.
+    Proving(Fence, Option<Fence>),
     Checking(Fence, Option<Fence>),
     Staged(Fence, Option<Fence>),
     Scattering(Fence, Option<Fence>),
@@ -140,6 +145,8 @@ impl State {
         match self {
             Self::Serving(_) => None,
             Self::Receiving(fence, ..)
+            | Self::Taking(fence, ..)
+            | Self::Proving(fence, _)
             | Self::Checking(fence, _)
             | Self::Staged(fence, _)
             | Self::Scattering(fence, _)
@@ -155,6 +162,8 @@ impl State {
         match self {
             Self::Serving(last)
             | Self::Receiving(_, _, last)
+            | Self::Taking(_, _, last)
+            | Self::Proving(_, last)
             | Self::Checking(_, last)
             | Self::Staged(_, last)
             | Self::Scattering(_, last)
@@ -176,22 +185,26 @@ impl Participant {
         limits: Limits,
         committed: Option<Fence>,
         applied: Option<Fence>,
+        weights: Weights,
     ) -> Self {
         let state = match applied {
             Some(fence) => State::Applied(fence, committed),
             None => State::Serving(committed),
         };
         let begun = if applied.is_some() { applied } else { committed };
-        Self { heard: Incarnation(0), shape, limits, begun, state }
+        Self { heard: Incarnation(0), shape, limits, begun, weights, state }
     }
 
     /// Where this receiver stands.
     #[must_use]
     pub const fn phase(&self) -> Phase {
         match &self.state {
+            State::Serving(last) if matches!(self.weights, Weights::Torn) => Phase::Torn(*last),
             State::Serving(last) => Phase::Serving(*last),
             State::Applied(fence, _) | State::Sealing(fence) => Phase::Applied(*fence),
             State::Receiving(fence, ..)
+            | State::Taking(fence, ..)
+            | State::Proving(fence, _)
             | State::Checking(fence, _)
             | State::Staged(fence, _)
             | State::Scattering(fence, _)
@@ -215,61 +228,120 @@ impl Participant {
             let answer = Command::Tell(ToLead::Answer(self.phase()));
             return Ok((self, vec![answer]));
         }
-        if let Event::Lead(_, FromLead::Begin(fence)) = &event {
-            if self.begun.is_some_and(|begun| *fence <= begun) {
-                return Ok((self, Vec::new())); // CM-10
+        match &event {
+            Event::Lead(_, FromLead::Begin(fence, _)) => {
+                if self.begun.is_some_and(|begun| *fence <= begun) {
+                    return Ok((self, Vec::new())); // CM-10
+                }
+                self.begun = Some(*fence);
             }
-            self.begun = Some(*fence);
+            // CM-10: a Begin that comes after the decision must not write into an engine that serves again.
+            Event::Lead(_, FromLead::Decide(fence, _)) => self.begun = self.begun.max(Some(*fence)),
+            _ => {}
         }
-        let Self { heard, shape, limits, begun, state } = self;
+        let Self { heard, shape, limits, begun, mut weights, state } = self;
+        let torn = &mut weights;
         let (state, commands) = match event {
-            Event::Lead(_, FromLead::Begin(fence)) => begin(state, fence, &shape, &limits),
+            Event::Lead(_, FromLead::Begin(fence, Intake::Staged)) => {
+                begin(state, fence, &shape, &limits, *torn)
+            }
+            Event::Lead(_, FromLead::Begin(fence, Intake::InPlace)) => take(state, fence, &shape, &limits),
             Event::Lead(_, FromLead::Apply(fence)) => apply(state, fence),
             Event::Lead(_, FromLead::Decide(fence, Decision::Commit)) => commit(state, fence),
-            Event::Lead(_, FromLead::Decide(fence, Decision::Rollback)) => Ok(rollback(state, fence)),
+            Event::Lead(_, FromLead::Decide(fence, Decision::Rollback)) => Ok(rollback(state, fence, *torn)),
             Event::Lead(_, FromLead::AskPhase) => Ok((state, Vec::new())),
-            Event::Exchange(fence, event) => exchange(state, fence, event),
+            Event::Exchange(fence, event) => exchange(state, fence, event, torn),
             Event::Checked(fence, result) => Ok(checked(state, fence, result)),
             Event::Scattered(fence, result) => Ok(scattered(state, fence, result)),
-            Event::Undone(fence) => Ok(undone(state, fence)),
-            Event::Sealed(fence) => Ok(sealed(state, fence)),
+            Event::Undone(fence) => Ok(undone(state, fence, *torn)),
+            Event::Sealed(fence) => Ok(sealed(state, fence, torn)),
         }?;
-        Ok((Self { heard, shape, limits, begun, state }, commands))
+        Ok((Self { heard, shape, limits, begun, weights, state }, commands))
     }
 }
 
-fn begin(state: State, fence: Fence, shape: &Shape, limits: &Limits) -> Step {
-    let (last, mut commands) = match state {
-        State::Serving(last) => (last, Vec::new()),
+fn begin(state: State, fence: Fence, shape: &Shape, limits: &Limits, weights: Weights) -> Step {
+    if weights == Weights::Torn {
+        // CM-14: changes are of no use to weights of no version.
+        return Ok((state, vec![Command::Tell(ToLead::Failed(fence, RootCause::OutOfService))]));
+    }
+    let (last, mut commands) = stand_free(state)?;
+    let (exchange, opening) = Exchange::open(fence, shape.clone(), BTreeMap::new(), limits.clone());
+    commands.extend(of(fence, opening));
+    Ok((State::Receiving(fence, exchange, last), commands))
+}
+
+/// Leaves an attempt of which nothing is written: the last one that was committed, and what there is to do.
+fn stand_free(state: State) -> Result<(Option<Fence>, Vec<Command>), ProtocolViolation> {
+    match state {
+        State::Serving(last) => Ok((last, Vec::new())),
         // A lead begins another attempt only when the last one has ended everywhere: this one was begun here by a word
         // that came too late. Nothing of it is written.
         State::Receiving(older, _, last) => {
             let stop = Command::Exchange(older, ExchangeCommand::AbortTransfers);
-            (last, vec![stop, Command::Discard(older)])
+            Ok((last, vec![stop, Command::Discard(older)]))
         }
-        State::Checking(older, last) | State::Staged(older, last) => (last, vec![Command::Discard(older)]),
-        _ => return Err(ProtocolViolation { state: "an attempt that is being written", event: "begin" }),
-    };
-    let (exchange, opening) = Exchange::open(fence, shape.clone(), BTreeMap::new(), limits.clone());
-    commands.extend(opening.into_iter().map(|command| Command::Exchange(fence, command)));
-    Ok((State::Receiving(fence, exchange, last), commands))
+        State::Checking(older, last) | State::Staged(older, last) => {
+            Ok((last, vec![Command::Discard(older)]))
+        }
+        _ => Err(ProtocolViolation { state: "an attempt that is being written", event: "begin" }),
+    }
 }
 
-fn exchange(state: State, fence: Fence, event: ExchangeEvent) -> Step {
-    let State::Receiving(mine, exchange, last) = state else {
-        return Ok((state, Vec::new())); // an exchange that this receiver has left
+/// The engine has left service: everything comes window by window into the live weights.
+fn take(state: State, fence: Fence, shape: &Shape, limits: &Limits) -> Step {
+    let (last, mut commands) = stand_free(state)?;
+    let (exchange, opening) = Exchange::open_in_place(fence, shape.clone(), limits.clone());
+    commands.extend(of(fence, opening));
+    Ok((State::Taking(fence, exchange, last), commands))
+}
+
+fn of(fence: Fence, commands: Vec<ExchangeCommand>) -> impl Iterator<Item = Command> {
+    commands.into_iter().map(move |command| Command::Exchange(fence, command))
+}
+
+fn exchange(state: State, fence: Fence, event: ExchangeEvent, weights: &mut Weights) -> Step {
+    let (exchange, last) = match state {
+        State::Receiving(mine, exchange, last) if mine == fence => (exchange, last),
+        State::Taking(mine, exchange, last) if mine == fence => {
+            return taking(fence, exchange, last, event, weights);
+        }
+        state => return Ok((state, Vec::new())), // an exchange that this receiver has left
     };
-    if mine != fence {
-        return Ok((State::Receiving(mine, exchange, last), Vec::new()));
-    }
     let (exchange, commands) = exchange.handle(event)?;
-    let mut out: Vec<Command> =
-        commands.into_iter().map(|command| Command::Exchange(fence, command)).collect();
+    let mut out: Vec<Command> = of(fence, commands).collect();
     let state = match exchange.end() {
         None => State::Receiving(fence, exchange, last),
         Some(ExchangeEnd::Complete) => {
             out.push(Command::Check(fence));
             State::Checking(fence, last)
+        }
+        Some(ExchangeEnd::Failed(root)) => {
+            out.push(Command::Discard(fence));
+            out.push(Command::Tell(ToLead::Failed(fence, root.clone())));
+            State::Serving(last)
+        }
+    };
+    Ok((state, out))
+}
+
+fn taking(
+    fence: Fence,
+    exchange: Exchange,
+    last: Option<Fence>,
+    event: ExchangeEvent,
+    weights: &mut Weights,
+) -> Step {
+    let (exchange, commands) = exchange.handle(event)?;
+    if commands.iter().any(|command| matches!(command, ExchangeCommand::Window { .. })) {
+        *weights = Weights::Torn; // CM-14: from here on some of them may be overwritten
+    }
+    let mut out: Vec<Command> = of(fence, commands).collect();
+    let state = match exchange.end() {
+        None => State::Taking(fence, exchange, last),
+        Some(ExchangeEnd::Complete) => {
+            out.push(Command::Prove(fence));
+            State::Proving(fence, last)
         }
         Some(ExchangeEnd::Failed(root)) => {
             out.push(Command::Discard(fence));
@@ -313,6 +385,13 @@ fn scattered(state: State, fence: Fence, result: Result<(), RootCause>) -> (Stat
             let tell = Command::Tell(ToLead::Failed(fence, root));
             (State::Undoing(fence, last), vec![Command::Undo(fence), tell])
         }
+        (State::Proving(mine, last), Ok(())) if mine == fence => {
+            (State::Applied(fence, last), vec![Command::Tell(ToLead::Applied(fence))])
+        }
+        // There is nothing to take back: the weights are of no version, and say so.
+        (State::Proving(mine, last), Err(root)) if mine == fence => {
+            (State::Serving(last), vec![Command::Tell(ToLead::Failed(fence, root))])
+        }
         (State::Unwinding(mine, last), result) if mine == fence => {
             // The lead has decided, but what this receiver found is for the next attempt to repair.
             let found = result.err().map(|root| Command::Tell(ToLead::Failed(fence, root)));
@@ -334,17 +413,27 @@ fn commit(state: State, fence: Fence) -> Step {
     }
 }
 
-fn rollback(state: State, fence: Fence) -> (State, Vec<Command>) {
-    let done = Command::Tell(ToLead::Done(fence, Decision::Rollback));
+/// How a rollback is acknowledged.
+const fn rolled_back(fence: Fence, weights: Weights) -> Command {
+    match weights {
+        Weights::Whole => Command::Tell(ToLead::Done(fence, Decision::Rollback)),
+        Weights::Torn => Command::Tell(ToLead::Torn(fence)),
+    }
+}
+
+fn rollback(state: State, fence: Fence, weights: Weights) -> (State, Vec<Command>) {
+    let done = rolled_back(fence, weights);
     match state {
-        State::Receiving(mine, _, last) if mine == fence => {
+        State::Receiving(mine, _, last) | State::Taking(mine, _, last) if mine == fence => {
             let stop = Command::Exchange(fence, ExchangeCommand::AbortTransfers);
             (State::Serving(last), vec![stop, Command::Discard(fence), done])
         }
         State::Checking(mine, last) | State::Staged(mine, last) if mine == fence => {
             (State::Serving(last), vec![Command::Discard(fence), done])
         }
-        State::Scattering(mine, last) if mine == fence => (State::Unwinding(mine, last), Vec::new()),
+        State::Scattering(mine, last) | State::Proving(mine, last) if mine == fence => {
+            (State::Unwinding(mine, last), Vec::new())
+        }
         State::Applied(mine, last) if mine == fence => {
             (State::Undoing(mine, last), vec![Command::Undo(fence)])
         }
@@ -356,19 +445,19 @@ fn rollback(state: State, fence: Fence) -> (State, Vec<Command>) {
     }
 }
 
-fn undone(state: State, fence: Fence) -> (State, Vec<Command>) {
+fn undone(state: State, fence: Fence, weights: Weights) -> (State, Vec<Command>) {
     match state {
         State::Undoing(mine, last) if mine == fence => {
-            let done = Command::Tell(ToLead::Done(fence, Decision::Rollback));
-            (State::Serving(last), vec![Command::Discard(fence), done])
+            (State::Serving(last), vec![Command::Discard(fence), rolled_back(fence, weights)])
         }
         state => (state, Vec::new()),
     }
 }
 
-fn sealed(state: State, fence: Fence) -> (State, Vec<Command>) {
+fn sealed(state: State, fence: Fence, weights: &mut Weights) -> (State, Vec<Command>) {
     match state {
         State::Sealing(mine) if mine == fence => {
+            *weights = Weights::Whole;
             (State::Serving(Some(fence)), vec![Command::Tell(ToLead::Done(fence, Decision::Commit))])
         }
         state => (state, Vec::new()),

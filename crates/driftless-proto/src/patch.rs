@@ -11,13 +11,13 @@ use crate::ReplicaOutcome;
 use driftless_types::{ReplicaId, Version};
 use std::collections::BTreeMap;
 
-/// The versions that a patch spans.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// The versions that a patch spans; a later one is greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PatchRange {
-    /// The oldest base for which it is right.
-    pub since: Version,
     /// The version of its bits.
     pub version: Version,
+    /// The oldest base for which it is right.
+    pub since: Version,
 }
 
 /// What becomes of the positions of the last patch when the next one is made.

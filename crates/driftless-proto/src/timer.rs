@@ -15,6 +15,8 @@ pub enum TimerKind {
     Pausing,
     /// Every receiver must have applied.
     Applying,
+    /// Every receiver must have taken everything in place.
+    Taking,
     /// A decision that is not acknowledged yet is sent again.
     Repeat,
     /// A receiver that has not said where it stands is asked again.

@@ -168,6 +168,27 @@ fn cm5_can_fail_a_receiver_that_obeys_an_old_lead_is_found() {
 }
 
 #[test]
+fn cm14_replicas_that_take_everything_in_place_serve_nothing_half_written() {
+    let mut kinds = FaultKind::ALL.to_vec();
+    kinds.retain(|kind| !matches!(kind, FaultKind::PauseFails | FaultKind::HookStalls));
+    // Patches are lost so often that most attempts are in place.
+    let options = |seed| {
+        let stormy = SimOptions::stormy(seed).with_faults(kinds.clone());
+        SimOptions { fault_budget: 2 * stormy.fault_budget, fault_one_in: 6, ..stormy }
+    };
+    sweep(100_000..101_000, options);
+    sweep(110_000..110_500, |seed| SimOptions { max_attempts: 2, ..options(seed) });
+}
+
+#[test]
+fn cm14_can_fail_torn_weights_that_are_forgotten_are_found() {
+    let kinds = [FaultKind::PatchLost, FaultKind::KillReceiver, FaultKind::KillLead];
+    let options = |seed| SimOptions { fault_one_in: 5, ..SimOptions::stormy(seed).with_faults(kinds) };
+    let breaches = caught_in(options, Sabotage::ForgetTorn);
+    assert!(["CM-2", "CM-3", "CM-14"].iter().any(|id| breaches.contains_key(id)), "{breaches:?}");
+}
+
+#[test]
 fn cm12_can_fail_a_coordinator_that_never_retries_is_found() {
     assert!(caught(Sabotage::NeverRetry).contains_key("CM-12"));
 }

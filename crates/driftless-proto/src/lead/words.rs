@@ -1,6 +1,6 @@
 //! What a lead hears, what it asks for, and what it reports.
 
-use crate::{Cause, FromLead, RootCause, TimerId, ToLead};
+use crate::{Cause, FromLead, Intake, RootCause, TimerId, ToLead};
 use driftless_types::{Epoch, Fence, ReceiverId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -14,6 +14,8 @@ pub struct LeadOptions {
     pub pause_deadline: Duration,
     /// From `Apply` until every receiver has applied.
     pub apply_deadline: Duration,
+    /// Until every receiver has taken everything in place.
+    pub taking_deadline: Duration,
     /// After this time an unacknowledged decision is sent again, and an unanswered question asked again.
     pub repeat_after: Duration,
 }
@@ -23,7 +25,7 @@ pub struct LeadOptions {
 pub enum Verdict {
     /// Every receiver serves the new version.
     Committed,
-    /// Every receiver serves the old version.
+    /// Every receiver serves the old version; after an attempt in place, some may be of no version instead.
     RolledBack(Cause),
 }
 
@@ -36,13 +38,15 @@ pub struct Outcome {
     pub verdict: Verdict,
     /// Tensors to be sent whole by the next attempt.
     pub repair: BTreeMap<ReceiverId, BTreeSet<u32>>,
+    /// How the replica takes the next attempt.
+    pub intake: Intake,
 }
 
 /// What happened.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
     /// The coordinator opens an attempt.
-    Begin(Fence),
+    Begin(Fence, Intake),
     /// The coordinator gives an attempt up.
     Abort(Fence, Cause),
     /// A word from a receiver of this replica.

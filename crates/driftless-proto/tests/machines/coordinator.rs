@@ -1,7 +1,7 @@
 use crate::words::{died, epoch, fence, receiver, sender};
 use driftless_proto::{
-    Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Needs, Outcome,
-    ReplicaOutcome, RootCause, TimerId, TimerKind, Verdict,
+    Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Intake, Needs, Outcome,
+    PatchRange, ReplicaOutcome, RootCause, TimerId, TimerKind, Verdict,
 };
 use driftless_types::{Fence, Member, PlanDigest, ReplicaId, RunId, SenderId, Version};
 use std::collections::BTreeMap;
@@ -40,11 +40,14 @@ const fn is_deadline(id: &TimerId) -> bool {
 }
 
 fn ready(id: u32, version: u64) -> CoordinatorEvent {
-    CoordinatorEvent::SenderReady(SenderId(id), Some(Version(version)))
+    CoordinatorEvent::SenderReady(
+        SenderId(id),
+        Some(PatchRange { version: Version(version), since: Version(0) }),
+    )
 }
 
 fn serving(replica: u32, base: u64) -> CoordinatorEvent {
-    let needs = Needs { base: Version(base), repair: BTreeMap::new() };
+    let needs = Needs { base: Version(base), repair: BTreeMap::new(), intake: Intake::Staged };
     CoordinatorEvent::Serving(ReplicaId(replica), needs)
 }
 
@@ -53,7 +56,7 @@ fn down(member: Member) -> CoordinatorEvent {
 }
 
 fn ended(replica: u32, fence: Fence, verdict: Verdict, serving: u64) -> CoordinatorEvent {
-    let outcome = Outcome { fence, verdict, repair: BTreeMap::new() };
+    let outcome = Outcome { fence, verdict, repair: BTreeMap::new(), intake: Intake::Staged };
     CoordinatorEvent::Ended(ReplicaId(replica), outcome, Version(serving))
 }
 
@@ -62,7 +65,7 @@ fn settled(replica: u32, version: u64, outcome: ReplicaOutcome) -> CoordinatorCo
 }
 
 fn begin(replica: u32, fence: Fence, base: u64) -> CoordinatorCommand {
-    let needs = Needs { base: Version(base), repair: BTreeMap::new() };
+    let needs = Needs { base: Version(base), repair: BTreeMap::new(), intake: Intake::Staged };
     CoordinatorCommand::Begin { fence, replica: ReplicaId(replica), needs }
 }
 

@@ -9,7 +9,12 @@ use std::time::Duration;
 const LIMIT: u64 = 1000;
 
 fn limits() -> Limits {
-    Limits { staging_max_bytes: LIMIT, round_deadline: Duration::from_secs(2), bandwidth_bytes_per_s: 100 }
+    Limits {
+        staging_max_bytes: LIMIT,
+        round_deadline: Duration::from_secs(2),
+        bandwidth_bytes_per_s: 100,
+        window_bytes: 8,
+    }
 }
 
 fn bytes<const N: usize>(pairs: [(Member, u64); N]) -> BTreeMap<Member, u64> {
@@ -18,14 +23,22 @@ fn bytes<const N: usize>(pairs: [(Member, u64); N]) -> BTreeMap<Member, u64> {
 
 /// A receiver that awaits records of two senders.
 fn receiving() -> (Exchange, Vec<ExchangeCommand>) {
-    let shape = Shape { sends: BTreeMap::new(), receives: bytes([(sender(0), 64), (sender(1), 32)]) };
+    let shape = Shape {
+        sends: BTreeMap::new(),
+        receives: bytes([(sender(0), 64), (sender(1), 32)]),
+        windows: BTreeMap::from([(sender(0), 2), (sender(1), 0)]),
+    };
     Exchange::open(fence(1, 1, 1), shape, BTreeMap::new(), limits())
 }
 
 /// A sender with two receivers, one of which gets no payload.
 fn sending() -> (Exchange, Vec<ExchangeCommand>) {
     let (a, b) = (Member::Receiver(receiver(0, 0)), Member::Receiver(receiver(0, 1)));
-    let shape = Shape { sends: bytes([(a, 32), (b, 32)]), receives: BTreeMap::new() };
+    let shape = Shape {
+        sends: bytes([(a, 32), (b, 32)]),
+        receives: BTreeMap::new(),
+        windows: BTreeMap::from([(a, 1), (b, 2)]),
+    };
     Exchange::open(fence(1, 1, 1), shape, bytes([(a, 500), (b, 0)]), limits())
 }
 

@@ -1,7 +1,7 @@
 use crate::words::{died, epoch, fence, receiver};
 use driftless_proto::{
-    Cause, Decision, Engine, FromLead, Lead, LeadCommand, LeadEvent, LeadOptions, Phase, RootCause, TimerId,
-    TimerKind, ToLead, Verdict,
+    Cause, Decision, Engine, FromLead, Intake, Lead, LeadCommand, LeadEvent, LeadOptions, Phase, RootCause,
+    TimerId, TimerKind, ToLead, Verdict,
 };
 use driftless_types::Fence;
 use std::collections::BTreeSet;
@@ -12,6 +12,7 @@ fn options() -> LeadOptions {
         staging_deadline: Duration::from_secs(4),
         pause_deadline: Duration::from_secs(3),
         apply_deadline: Duration::from_secs(2),
+        taking_deadline: Duration::from_secs(20),
         repeat_after: Duration::from_secs(1),
     }
 }
@@ -39,7 +40,7 @@ impl Bench {
 
     fn gathering(fence: Fence) -> Self {
         let mut bench = Self::resting();
-        bench.on(LeadEvent::Begin(fence));
+        bench.on(LeadEvent::Begin(fence, Intake::Staged));
         bench.out.clear();
         bench
     }
@@ -114,11 +115,11 @@ fn cm5_words_of_an_older_coordinator_change_nothing() {
     let mut bench = Bench::resting();
     bench.on(LeadEvent::NewEpoch(epoch(2)));
     assert_eq!(bench.took(), [LeadCommand::ReportServing]);
-    bench.assert_ignored(LeadEvent::Begin(fence(1, 9, 1)));
+    bench.assert_ignored(LeadEvent::Begin(fence(1, 9, 1), Intake::Staged));
     bench.assert_ignored(LeadEvent::NewEpoch(epoch(1)));
     bench.assert_ignored(LeadEvent::Abort(fence(1, 9, 1), died(0, 1)));
-    bench.on(LeadEvent::Begin(fence(2, 1, 1)));
-    assert_eq!(bench.took(), to_both(&FromLead::Begin(fence(2, 1, 1))));
+    bench.on(LeadEvent::Begin(fence(2, 1, 1), Intake::Staged));
+    assert_eq!(bench.took(), to_both(&FromLead::Begin(fence(2, 1, 1), Intake::Staged)));
 }
 
 #[test]
@@ -217,7 +218,7 @@ fn cm11_every_deadline_is_armed_when_its_wait_begins() {
         assert!(bench.out.contains(&timer), "{:?}", bench.out);
         bench.out.clear();
     };
-    bench.on(LeadEvent::Begin(fence));
+    bench.on(LeadEvent::Begin(fence, Intake::Staged));
     armed(&mut bench, TimerKind::Staging, 4);
     bench.both(ToLead::Staged(fence));
     armed(&mut bench, TimerKind::Pausing, 3);
@@ -283,7 +284,7 @@ fn cm3_a_restarted_lead_commits_only_what_all_have_applied_or_committed() {
     for (first, second, decision) in cases {
         let mut bench = Bench::recovering(Engine::Paused);
         assert_eq!(bench.took(), to_both(&FromLead::AskPhase));
-        bench.on(LeadEvent::Begin(self::fence(1, 2, 1)));
+        bench.on(LeadEvent::Begin(self::fence(1, 2, 1), Intake::Staged));
         bench.says(0, ToLead::Answer(first));
         assert_eq!(bench.took(), []);
         bench.says(1, ToLead::Answer(second));
@@ -299,12 +300,16 @@ fn cm11_a_restarted_lead_resumes_an_engine_that_was_left_paused() {
     bench.took();
     bench.both(ToLead::Answer(Phase::Serving(Some(fence(1, 1, 1)))));
     assert_eq!(bench.took(), [LeadCommand::Resume]);
-    bench.on(LeadEvent::Begin(fence(1, 2, 2)));
+    bench.on(LeadEvent::Begin(fence(1, 2, 2), Intake::Staged));
     assert_eq!(bench.took(), []);
     bench.on(LeadEvent::Resumed);
     let out = bench.took();
     assert_eq!(out[0], LeadCommand::ReportServing);
-    assert_eq!(out[1..], to_both(&FromLead::Begin(fence(1, 2, 2))), "the attempt waited for the engine");
+    assert_eq!(
+        out[1..],
+        to_both(&FromLead::Begin(fence(1, 2, 2), Intake::Staged)),
+        "the attempt waited for the engine"
+    );
 }
 
 #[test]
@@ -323,7 +328,7 @@ fn cm12_tensors_with_a_wrong_digest_are_asked_for_whole_until_a_commit() {
     let Some(LeadCommand::Report(outcome)) = out.last() else { panic!("{out:?}") };
     assert_eq!(&outcome.repair, lead.repair());
     let fence = self::fence(1, 2, 1);
-    bench.on(LeadEvent::Begin(fence));
+    bench.on(LeadEvent::Begin(fence, Intake::Staged));
     bench.both(ToLead::Staged(fence));
     bench.on(LeadEvent::Paused(fence, Ok(())));
     bench.both(ToLead::Applied(fence));
@@ -362,8 +367,8 @@ fn cm10_an_attempt_that_has_ended_is_reported_again_and_never_begun_again() {
     bench.both(ToLead::Done(fence, Decision::Rollback));
     let report = bench.took().pop().expect("a report");
     assert!(matches!(report, LeadCommand::Report(_)));
-    bench.assert_ignored(LeadEvent::Begin(fence));
-    bench.assert_ignored(LeadEvent::Begin(self::fence(1, 1, 1)));
+    bench.assert_ignored(LeadEvent::Begin(fence, Intake::Staged));
+    bench.assert_ignored(LeadEvent::Begin(self::fence(1, 1, 1), Intake::Staged));
     bench.on(LeadEvent::Abort(fence, died(0, 0)));
     assert_eq!(bench.took(), [report]);
     bench.assert_ignored(LeadEvent::Abort(self::fence(1, 1, 1), died(0, 0)));
@@ -377,7 +382,7 @@ fn cm11_an_attempt_whose_begin_was_lost_ends_when_it_is_given_up() {
     let out = bench.took();
     assert!(matches!(&out[..], [report] if rolled_back(report) == Some(&died(0, 1))), "{out:?}");
     // The word that was lost comes after all.
-    bench.assert_ignored(LeadEvent::Begin(fence));
+    bench.assert_ignored(LeadEvent::Begin(fence, Intake::Staged));
 }
 
 #[test]
@@ -409,18 +414,18 @@ fn cm5_only_an_answer_to_the_question_is_a_promise() {
 fn cm12_an_attempt_that_is_opened_too_early_begins_when_the_last_one_has_ended() {
     let (older, newer) = (fence(1, 1, 1), fence(1, 2, 1));
     let mut bench = Bench::gathering(older);
-    bench.on(LeadEvent::Begin(older));
-    bench.on(LeadEvent::Begin(newer));
+    bench.on(LeadEvent::Begin(older, Intake::Staged));
+    bench.on(LeadEvent::Begin(newer, Intake::Staged));
     assert_eq!(bench.took(), []);
     bench.says(1, ToLead::Failed(older, RootCause::Aborted));
     bench.took();
     bench.both(ToLead::Done(older, Decision::Rollback));
     let out = bench.took();
     assert!(rolled_back(&out[0]).is_some(), "{out:?}");
-    assert_eq!(out[1..], to_both(&FromLead::Begin(newer)));
+    assert_eq!(out[1..], to_both(&FromLead::Begin(newer, Intake::Staged)));
     // In the middle of a switch nothing is reported, not even of an attempt that is given up before it began.
     let mut bench = Bench::applying(older);
-    bench.on(LeadEvent::Begin(newer));
+    bench.on(LeadEvent::Begin(newer, Intake::Staged));
     bench.both(ToLead::Applied(older));
     bench.took();
     bench.says(0, ToLead::Done(older, Decision::Commit));

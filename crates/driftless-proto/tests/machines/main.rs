@@ -5,4 +5,5 @@ mod exchange;
 mod lead;
 mod participant;
 mod patch;
+mod place;
 mod words;

@@ -1,7 +1,7 @@
 use crate::words::{fence, sender};
 use driftless_proto::{
-    Decision, ExchangeCommand, ExchangeEvent, FromLead, Limits, Participant, ParticipantCommand,
-    ParticipantEvent, Phase, ProtocolViolation, RootCause, Shape, ToLead,
+    Decision, ExchangeCommand, ExchangeEvent, FromLead, Intake, Limits, Participant, ParticipantCommand,
+    ParticipantEvent, Phase, ProtocolViolation, RootCause, Shape, ToLead, Weights,
 };
 use driftless_types::{Fence, Incarnation};
 use std::collections::BTreeMap;
@@ -10,12 +10,24 @@ use std::time::Duration;
 const LEAD: Incarnation = Incarnation(3);
 
 fn limits() -> Limits {
-    Limits { staging_max_bytes: 100, round_deadline: Duration::from_secs(2), bandwidth_bytes_per_s: 100 }
+    Limits {
+        staging_max_bytes: 100,
+        round_deadline: Duration::from_secs(2),
+        bandwidth_bytes_per_s: 100,
+        window_bytes: 8,
+    }
 }
 
 fn restored(committed: Option<Fence>, applied: Option<Fence>) -> Bench {
-    let shape = Shape { sends: BTreeMap::new(), receives: BTreeMap::from([(sender(0), 32)]) };
-    Bench { participant: Participant::restore(shape, limits(), committed, applied), out: Vec::new() }
+    let shape = Shape {
+        sends: BTreeMap::new(),
+        receives: BTreeMap::from([(sender(0), 32)]),
+        windows: BTreeMap::from([(sender(0), 2)]),
+    };
+    Bench {
+        participant: Participant::restore(shape, limits(), committed, applied, Weights::Whole),
+        out: Vec::new(),
+    }
 }
 
 struct Bench {
@@ -26,7 +38,7 @@ struct Bench {
 impl Bench {
     fn receiving(fence: Fence) -> Self {
         let mut bench = restored(None, None);
-        bench.hears(FromLead::Begin(fence));
+        bench.hears(FromLead::Begin(fence, Intake::Staged));
         bench.out.clear();
         bench
     }
@@ -193,7 +205,7 @@ fn cm3_a_commit_of_what_was_not_applied_is_a_violation() {
     {
         assert!(bench.try_on(commit()).is_err());
     }
-    let begin = ParticipantEvent::Lead(LEAD, FromLead::Begin(self::fence(1, 2, 1)));
+    let begin = ParticipantEvent::Lead(LEAD, FromLead::Begin(self::fence(1, 2, 1), Intake::Staged));
     assert!(Bench::applied(fence).try_on(begin).is_err(), "an attempt is open");
 }
 
@@ -231,15 +243,15 @@ fn ex6_an_exchange_that_fails_leaves_the_attempt_and_says_so() {
 fn cm10_an_attempt_that_was_begun_here_never_begins_again() {
     let (first, second) = (fence(1, 1, 1), fence(1, 2, 1));
     let mut bench = Bench::receiving(first);
-    bench.hears(FromLead::Begin(first));
+    bench.hears(FromLead::Begin(first, Intake::Staged));
     assert_eq!(bench.took(), []);
     bench.hears(FromLead::Decide(first, Decision::Rollback));
     bench.took();
-    bench.hears(FromLead::Begin(first));
+    bench.hears(FromLead::Begin(first, Intake::Staged));
     assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Serving(None)));
     let mut bench = restored(Some(second), None);
-    bench.hears(FromLead::Begin(first));
-    bench.hears(FromLead::Begin(second));
+    bench.hears(FromLead::Begin(first, Intake::Staged));
+    bench.hears(FromLead::Begin(second, Intake::Staged));
     assert_eq!((bench.took(), bench.participant.phase()), (vec![], Phase::Serving(Some(second))));
 }
 
@@ -247,7 +259,7 @@ fn cm10_an_attempt_that_was_begun_here_never_begins_again() {
 fn cm3_an_attempt_that_was_begun_too_late_gives_way_to_the_next() {
     let (late, next) = (fence(1, 1, 1), fence(1, 2, 1));
     for mut bench in [Bench::receiving(late), Bench::checking(late), Bench::staged(late)] {
-        bench.hears(FromLead::Begin(next));
+        bench.hears(FromLead::Begin(next, Intake::Staged));
         assert!(bench.took().contains(&ParticipantCommand::Discard(late)));
         assert_eq!(bench.participant.phase(), Phase::Open(next));
     }
@@ -257,7 +269,7 @@ fn cm3_an_attempt_that_was_begun_too_late_gives_way_to_the_next() {
 fn cm10_an_older_commit_that_comes_again_is_acknowledged_and_changes_nothing() {
     let (old, new) = (fence(1, 1, 1), fence(1, 2, 2));
     let mut bench = restored(Some(old), None);
-    bench.hears(FromLead::Begin(new));
+    bench.hears(FromLead::Begin(new, Intake::Staged));
     bench.took();
     let before = bench.participant.clone();
     bench.hears(FromLead::Decide(old, Decision::Commit));

@@ -41,6 +41,24 @@ pub(crate) enum Defect {
     PatchBeforeOutcome,
     /// An applied attempt is forgotten when its actor dies, and its undo log with it.
     ForgetBinding,
+    /// That the weights are of no version is forgotten when their actor dies.
+    ForgetTorn,
+}
+
+/// What the receivers hold at the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// Version 0.
+    Current,
+    /// Nothing: they join out of service, and take everything in place.
+    Blank,
+}
+
+/// Whether a sender may lose the positions of its patch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Memory {
+    Lasts,
+    Forgets,
 }
 
 #[derive(Clone, Debug)]
@@ -55,6 +73,8 @@ pub(crate) struct Cluster {
     pub(crate) mortal: Vec<Role>,
     pub(crate) afterlife: Afterlife,
     pub(crate) defect: Defect,
+    pub(crate) start: Start,
+    pub(crate) memory: Memory,
 }
 
 impl Cluster {
@@ -69,6 +89,8 @@ impl Cluster {
             mortal: Vec::new(),
             afterlife: Afterlife::Restarts,
             defect: Defect::None,
+            start: Start::Current,
+            memory: Memory::Lasts,
         }
     }
 
@@ -124,6 +146,8 @@ impl Cluster {
             if let Some((fence, _)) = live.posted {
                 if state.aborted.contains(&fence) {
                     out.push(Action::Broken(index));
+                } else if !live.windows.is_empty() && self.is_served(state, index) {
+                    out.extend(live.windows.keys().map(|&sender| Action::WindowMoved(index, sender)));
                 } else if self.is_served(state, index) {
                     out.push(Action::Moved(index));
                 }
@@ -201,7 +225,7 @@ impl Cluster {
         }
         for (index, slot) in state.receivers.iter().enumerate() {
             let Some(live) = &slot.live else { continue };
-            if live.posted.is_some_and(|(_, round)| round == Round::Records) {
+            if live.posted.is_some_and(|(_, round)| round == Round::Records) || !live.windows.is_empty() {
                 out.push(Action::TransferFails(index));
             }
             if live.scattering.is_some() {
@@ -217,6 +241,10 @@ impl Cluster {
         for (index, slot) in state.senders.iter().enumerate() {
             let open = slot.live.iter().flat_map(|live| live.open.keys());
             out.extend(open.map(|&replica| Action::SenderFails(index, replica)));
+            let has_patch = slot.book.patch().since < slot.book.patch().version;
+            if self.memory == Memory::Forgets && slot.live.is_some() && has_patch {
+                out.push(Action::Forgets(index));
+            }
         }
     }
 
@@ -308,6 +336,7 @@ impl Model for Cluster {
             Property::always("CM-5", |_, state| holds(state, "CM-5")),
             Property::always("CM-6", |_, state| holds(state, "CM-6")),
             Property::always("CM-10", |_, state| holds(state, "CM-10")),
+            Property::always("CM-14", |_, state| holds(state, "CM-14")),
             Property::always("no violation", |_, state| holds(state, "violation")),
             Property::always("CM-11, CM-12 at rest", |cluster: &Self, state: &State| {
                 state.breach.is_some() || cluster.is_well(state) || !cluster.is_at_rest(state)

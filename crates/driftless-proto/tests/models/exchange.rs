@@ -1,11 +1,12 @@
 //! The two rounds of one exchange, every member's machine against a rendezvous: a pair moves when both ends posted it.
 //!
 //! - **EX-3, EX-4**: both ends of a pair post the same size in the same round, and nothing waits in a circle.
-//! - **EX-5**: a receiver that is announced too much refuses, and the others end too.
+//! - **EX-5**: a receiver that is announced too much refuses, and the others end too; taken in place, no more than a
+//!   window of a pair is under way.
 //! - **EX-6**: whatever happens, every member that lives comes to an end.
 
 use driftless_proto::{
-    Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Limits, RootCause, Shape, TimerId,
+    Exchange, ExchangeCommand, ExchangeEnd, ExchangeEvent, Intake, Limits, RootCause, Shape, TimerId,
 };
 use driftless_types::{
     Attempt, Epoch, Fence, Member, PlanDigest, ReceiverId, ReplicaId, Round, RunId, SenderId, Version,
@@ -19,6 +20,7 @@ const STAGING_MAX: u64 = 10;
 /// Two senders and two receivers; what each sender has for each receiver, in bytes.
 pub(crate) struct Rounds {
     pub(crate) payload: [[u64; 2]; 2],
+    pub(crate) intake: Intake,
     /// How many members die, deadlines pass early, or transfers break.
     pub(crate) faults: u8,
 }
@@ -27,6 +29,8 @@ pub(crate) struct Rounds {
 pub(crate) struct At {
     members: BTreeMap<Member, Running>,
     is_aborted: bool,
+    /// Windows that were handed over, per ordered pair.
+    handed: BTreeMap<(Member, Member), u32>,
     faults: u8,
     breach: Option<&'static str>,
 }
@@ -40,6 +44,8 @@ struct Running {
     posted: BTreeMap<Round, [BTreeMap<Member, u64>; 2]>,
     /// The round that it waits for.
     waits: Option<Round>,
+    /// The window that it waits for, of each pair.
+    windows: BTreeMap<Member, u32>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -48,6 +54,8 @@ pub(crate) enum Happens {
     Opens(Member),
     /// All that it waits for has moved.
     Moves(Member),
+    /// The window that it waits for has moved to or from a peer.
+    Window(Member, Member),
     /// It is told that the exchange was aborted.
     Breaks(Member),
     Deadline(Member, TimerId),
@@ -67,7 +75,12 @@ const fn fence() -> Fence {
 }
 
 const fn limits() -> Limits {
-    Limits { staging_max_bytes: STAGING_MAX, round_deadline: Duration::ZERO, bandwidth_bytes_per_s: 1 }
+    Limits {
+        staging_max_bytes: STAGING_MAX,
+        round_deadline: Duration::ZERO,
+        bandwidth_bytes_per_s: 1,
+        window_bytes: 1,
+    }
 }
 
 fn sender(id: u32) -> Member {
@@ -90,17 +103,31 @@ impl Rounds {
         }
     }
 
+    /// In place, a window holds a byte.
+    fn windows(&self, one: Member, other: Member) -> u32 {
+        u32::try_from(self.bytes(one, other) + self.bytes(other, one)).expect("a few")
+    }
+
     fn open(&self, at: &mut At, member: Member) {
         let to = [receiver(0), receiver(1)].into_iter().filter(|_| matches!(member, Member::Sender(_)));
         let from = [sender(0), sender(1)].into_iter().filter(|_| matches!(member, Member::Receiver(_)));
         let shape = Shape {
             sends: to.clone().map(|peer| (peer, 1)).collect(),
-            receives: from.map(|peer| (peer, 1)).collect(),
+            receives: from.clone().map(|peer| (peer, 1)).collect(),
+            windows: to.clone().chain(from).map(|peer| (peer, self.windows(member, peer))).collect(),
         };
         let outgoing = to.map(|peer| (peer, self.bytes(member, peer))).collect();
-        let (machine, commands) = Exchange::open(fence(), shape, outgoing, limits());
-        let running =
-            Running { machine: Some(machine), timers: BTreeSet::new(), posted: BTreeMap::new(), waits: None };
+        let (machine, commands) = match self.intake {
+            Intake::Staged => Exchange::open(fence(), shape, outgoing, limits()),
+            Intake::InPlace => Exchange::open_in_place(fence(), shape, limits()),
+        };
+        let running = Running {
+            machine: Some(machine),
+            timers: BTreeSet::new(),
+            posted: BTreeMap::new(),
+            waits: None,
+            windows: BTreeMap::new(),
+        };
         at.members.insert(member, running);
         at.obey(member, commands);
     }
@@ -124,6 +151,9 @@ impl At {
             self.breach = Some("a machine calls what its backend did a violation");
             return;
         };
+        if !matches!(machine, Exchange::Streaming(_)) {
+            running.windows.clear();
+        }
         running.waits = None;
         running.machine = Some(machine);
         self.obey(member, commands);
@@ -136,6 +166,9 @@ impl At {
                 ExchangeCommand::Post { round, sends, receives } => {
                     running.waits = Some(round);
                     running.posted.insert(round, [sends, receives]);
+                }
+                ExchangeCommand::Window { peer, index } => {
+                    running.windows.insert(peer, index);
                 }
                 ExchangeCommand::ArmTimer { id, .. } => {
                     running.timers.insert(id);
@@ -169,6 +202,16 @@ impl At {
             .all(|(from, to)| [Round::Records, Round::Payload].iter().all(|&round| both(round, from, to)))
     }
 
+    /// A sender waits until its receiver has asked for the window; a receiver until it was handed over.
+    fn has_window(&self, member: Member, peer: Member, index: u32) -> bool {
+        match member {
+            Member::Sender(_) => {
+                self.members.get(&peer).is_some_and(|other| other.windows.get(&member) == Some(&index))
+            }
+            Member::Receiver(_) => self.handed.get(&(peer, member)).is_some_and(|&handed| handed > index),
+        }
+    }
+
     fn end(&self, member: Member) -> Option<&ExchangeEnd> {
         self.members.get(&member)?.machine.as_ref()?.end()
     }
@@ -183,7 +226,17 @@ impl At {
                 out.push(Happens::Opens(member));
                 continue;
             };
-            let Some(round) = running.waits.filter(|_| running.machine.is_some()) else { continue };
+            if running.machine.is_none() {
+                continue;
+            }
+            for (&peer, &index) in &running.windows {
+                if self.is_aborted {
+                    out.push(Happens::Breaks(member));
+                } else if self.has_window(member, peer, index) {
+                    out.push(Happens::Window(member, peer));
+                }
+            }
+            let Some(round) = running.waits else { continue };
             if self.is_aborted {
                 out.push(Happens::Breaks(member));
             } else if self.has_moved(member, round) {
@@ -203,7 +256,8 @@ impl Model for Rounds {
     type Action = Happens;
 
     fn init_states(&self) -> Vec<At> {
-        vec![At { members: BTreeMap::new(), is_aborted: false, faults: self.faults, breach: None }]
+        let (members, handed) = (BTreeMap::new(), BTreeMap::new());
+        vec![At { members, is_aborted: false, handed, faults: self.faults, breach: None }]
     }
 
     fn actions(&self, at: &At, out: &mut Vec<Happens>) {
@@ -212,7 +266,9 @@ impl Model for Rounds {
             out.extend(at.timers().map(|(member, id)| Happens::Deadline(member, id)));
         }
         if at.faults > 0 {
-            let waits = |running: &Running| running.machine.is_some() && running.waits.is_some();
+            let waits = |running: &Running| {
+                running.machine.is_some() && (running.waits.is_some() || !running.windows.is_empty())
+            };
             for (&member, _) in at.members.iter().filter(|(_, running)| waits(running)) {
                 out.extend([Happens::Dies(member), Happens::Fails(member)]);
             }
@@ -228,6 +284,13 @@ impl Model for Rounds {
                 let round = at.members[&member].waits?;
                 let event = self.moved(&at, member, round);
                 at.feed(member, event);
+            }
+            Happens::Window(member, peer) => {
+                if matches!(member, Member::Sender(_)) {
+                    *at.handed.entry((member, peer)).or_default() += 1;
+                }
+                at.members.get_mut(&member)?.windows.remove(&peer);
+                at.feed(member, ExchangeEvent::WindowMoved(peer));
             }
             Happens::Breaks(member) => at.feed(member, ExchangeEvent::Failed(RootCause::Aborted)),
             Happens::Deadline(member, id) => at.feed(member, ExchangeEvent::TimerFired(id)),
@@ -253,7 +316,9 @@ impl Model for Rounds {
             Property::always("EX-5", |rounds: &Self, at: &At| {
                 let announced =
                     |to| [sender(0), sender(1)].map(|from| rounds.bytes(from, to)).iter().sum::<u64>();
-                let took = |&to: &Member| at.end(to) == Some(&ExchangeEnd::Complete);
+                let took = |&to: &Member| {
+                    rounds.intake == Intake::Staged && at.end(to) == Some(&ExchangeEnd::Complete)
+                };
                 [receiver(0), receiver(1)]
                     .iter()
                     .filter(|to| took(to))
@@ -266,8 +331,15 @@ impl Model for Rounds {
                 !next.is_empty()
                     || everyone().into_iter().all(|member| at.has_died(member) || at.end(member).is_some())
             }),
+            Property::always("EX-5 in place", |_, at: &At| {
+                at.handed.iter().all(|(&(from, to), &handed)| {
+                    let asked = at.members.get(&to).and_then(|running| running.windows.get(&from));
+                    asked.is_none_or(|&asked| handed <= asked + 1)
+                })
+            }),
             Property::sometimes("everyone completes, or refuses", |rounds: &Self, at: &At| {
-                let is_small = rounds.payload.iter().flatten().all(|&bytes| bytes <= STAGING_MAX);
+                let is_small = rounds.intake == Intake::InPlace
+                    || rounds.payload.iter().flatten().all(|&bytes| bytes <= STAGING_MAX);
                 everyone().into_iter().all(|member| match at.end(member) {
                     Some(ExchangeEnd::Complete) => is_small,
                     Some(ExchangeEnd::Failed(_)) => !is_small,

@@ -8,7 +8,8 @@ mod shell;
 mod state;
 mod words;
 
-use cluster::{Afterlife, Cluster, Defect, Role};
+use cluster::{Afterlife, Cluster, Defect, Memory, Role, Start};
+use driftless_proto::Intake;
 use exchange::Rounds;
 use state::State;
 use stateright::{Checker, Expectation, HasDiscoveries, Model, Path, Property};
@@ -108,8 +109,14 @@ const ALL: [Role; 4] = [Role::Coordinator, Role::Sender, Role::Lead, Role::Recei
 fn ex3_ex4_ex5_ex6_every_exchange_comes_to_its_end() {
     // Payload for both, for one, for none, and more than a receiver takes.
     for payload in [[[4, 2], [3, 0]], [[4, 0], [0, 0]], [[0, 0], [0, 0]], [[11, 1], [0, 1]]] {
-        holds(&format!("{payload:?} bytes, calm"), Rounds { payload, faults: 0 });
-        holds(&format!("{payload:?} bytes, two faults"), Rounds { payload, faults: 2 });
+        let intake = Intake::Staged;
+        holds(&format!("{payload:?} bytes, calm"), Rounds { payload, intake, faults: 0 });
+        holds(&format!("{payload:?} bytes, two faults"), Rounds { payload, intake, faults: 2 });
+    }
+    for payload in [[[2, 1], [0, 2]], [[0, 0], [0, 0]], [[3, 0], [1, 0]]] {
+        let intake = Intake::InPlace;
+        holds(&format!("{payload:?} windows, calm"), Rounds { payload, intake, faults: 0 });
+        holds(&format!("{payload:?} windows, a fault"), Rounds { payload, intake, faults: 1 });
     }
 }
 
@@ -158,6 +165,40 @@ fn cm6_a_replica_that_was_left_behind_gets_all_that_it_lacks() {
     holds("one attempt a version, a death", cluster.with_death_of(&ALL));
     let cluster = Cluster { max_attempts: 1, ..Cluster::of(1, 2, 1) };
     holds("one attempt a version, 2 replicas", cluster.with_faults(1, 0));
+}
+
+#[test]
+fn cm14_a_joiner_is_current_before_it_serves() {
+    let blank = |senders, receivers| Cluster { start: Start::Blank, ..Cluster::of(senders, 1, receivers) };
+    holds("blank: 2 senders, 2 receivers, calm", Cluster { versions: 1, ..blank(2, 2) });
+    holds("blank: 1 sender, 2 receivers, calm", blank(1, 2));
+    let one = || Cluster { versions: 1, ..blank(1, 2) };
+    for role in ALL {
+        holds(&format!("blank: 1 sender, 2 receivers, a {role:?} dies"), one().with_death_of(&[role]));
+    }
+    holds("blank: 2 senders, 1 receiver, anyone dies", blank(2, 1).with_death_of(&ALL));
+    holds("blank: 1 sender, 2 receivers, a fault", one().with_faults(1, 0));
+    holds("blank: 1 sender, 2 receivers, an early deadline", one().with_faults(0, 1));
+}
+
+#[test]
+fn cm1_cm6_cm14_a_replica_whose_patch_was_lost_takes_everything_out_of_service() {
+    let cluster = Cluster { memory: Memory::Forgets, ..Cluster::of(1, 1, 2) };
+    holds("a sender forgets, or something else fails", cluster.clone().with_faults(1, 0));
+    let cluster = Cluster { versions: 1, ..cluster };
+    holds("a sender forgets, and something fails", cluster.clone().with_faults(2, 0));
+    let cluster = Cluster { memory: Memory::Forgets, versions: 1, ..Cluster::of(1, 1, 1) };
+    for role in [Role::Coordinator, Role::Sender, Role::Lead] {
+        let cluster = cluster.clone().with_death_of(&[role]);
+        holds(&format!("a sender forgets, a {role:?} dies"), cluster.with_faults(1, 0));
+    }
+}
+
+#[test]
+fn cm14_torn_weights_that_are_forgotten_are_found_to_break_it() {
+    let cluster = Cluster { memory: Memory::Forgets, ..Cluster::of(1, 1, 2) };
+    let cluster = cluster.with_death_of(&[Role::Receiver]).with_faults(1, 0);
+    is_found(Defect::ForgetTorn, cluster, &["CM-2", "CM-3", "CM-14"]);
 }
 
 #[test]

@@ -7,19 +7,34 @@ use crate::words::{Actor, Address, Word};
 use driftless_proto::{
     CoordinatorEvent, Decision, Engine, ExchangeCommand, ExchangeEvent, FromLead, Lead, LeadCommand,
     LeadEvent, LeadOptions, Limits, Needs, Participant, ParticipantCommand, ParticipantEvent, RootCause,
-    Shape, TimerId, TimerKind, ToLead,
+    Shape, TimerId, TimerKind, ToLead, Weights,
 };
+
 use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, Round, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+/// Of each sender, when everything is taken in place: one for each of its elements.
+const WINDOWS: u32 = 2;
+
 const fn lead_options() -> LeadOptions {
     let zero = Duration::ZERO;
-    LeadOptions { staging_deadline: zero, pause_deadline: zero, apply_deadline: zero, repeat_after: zero }
+    LeadOptions {
+        staging_deadline: zero,
+        pause_deadline: zero,
+        apply_deadline: zero,
+        taking_deadline: zero,
+        repeat_after: zero,
+    }
 }
 
 const fn limits() -> Limits {
-    Limits { staging_max_bytes: 100, round_deadline: Duration::ZERO, bandwidth_bytes_per_s: 1 }
+    Limits {
+        staging_max_bytes: 100,
+        round_deadline: Duration::ZERO,
+        bandwidth_bytes_per_s: 1,
+        window_bytes: 1,
+    }
 }
 
 fn lead_of(id: ReceiverId) -> Actor {
@@ -40,6 +55,8 @@ pub(crate) fn check(cluster: &Cluster, state: &mut State) {
             if binding.is_writing || binding.undo.is_some() || versions.len() > 1 {
                 let what = "an engine serves what is half written or of two versions";
                 found = Some(Breach { id: "CM-1", found: what });
+            } else if binding.weights == Weights::Torn {
+                found = Some(Breach { id: "CM-14", found: "an engine serves weights of no version" });
             } else if !is_true(binding, binding.version) {
                 found = Some(Breach { id: "CM-2", found: "a version is served with other bits" });
             }
@@ -62,8 +79,9 @@ impl Shell<'_> {
 
     pub(crate) fn restart_receiver(&mut self, index: usize) {
         let sends = BTreeMap::new();
-        let records = (0..self.cluster.senders).map(|id| (Member::Sender(SenderId(id)), 1));
-        let shape = Shape { sends, receives: records.collect() };
+        let senders = || (0..self.cluster.senders).map(|id| Member::Sender(SenderId(id)));
+        let windows = senders().map(|sender| (sender, WINDOWS)).collect();
+        let shape = Shape { sends, receives: senders().map(|sender| (sender, 1)).collect(), windows };
         let id = self.state.receivers[index].id;
         let phase = self.state.receivers[index].change(|slot| {
             if slot.binding.applied.is_none() {
@@ -71,13 +89,14 @@ impl Shell<'_> {
             }
             slot.life += 1;
             let (committed, applied) = (slot.binding.committed, slot.binding.applied);
-            let participant = Participant::restore(shape, limits(), committed, applied);
+            let participant = Participant::restore(shape, limits(), committed, applied, slot.binding.weights);
             let phase = participant.phase();
             slot.live = Some(ReceiverLive {
                 participant,
                 lead: None,
                 timers: BTreeSet::new(),
                 posted: None,
+                windows: BTreeMap::new(),
                 staged: None,
                 scattering: None,
                 promised: Epoch::default(),
@@ -139,6 +158,19 @@ impl Shell<'_> {
         self.exchange(index, event)
     }
 
+    /// A window holds one element of one sender: it is written in place, whatever stands there.
+    pub(crate) fn window_moved(&mut self, index: usize, sender: u32) -> Option<()> {
+        let version = self.offers(index)?[sender as usize].version;
+        let bits = Cluster::truth(sender as usize, version);
+        self.state.receivers[index].change(|slot| {
+            let element = slot.live.as_mut()?.windows.remove(&sender)? as usize;
+            slot.binding.weights = Weights::Torn;
+            slot.binding.content[sender as usize][element] = bits[element];
+            Some(())
+        })?;
+        self.exchange(index, ExchangeEvent::WindowMoved(Member::Sender(SenderId(sender))))
+    }
+
     fn offers(&self, index: usize) -> Option<Vec<Offered>> {
         let replica = self.state.receivers[index].id.replica;
         let offer = |live: &crate::state::SenderLive| live.open.get(&replica).map(|(_, offer)| *offer);
@@ -182,7 +214,7 @@ impl Shell<'_> {
         }
         let word = word.clone();
         let current = self.change_live(index, |live| {
-            if let FromLead::Begin(fence) = &word {
+            if let FromLead::Begin(fence, _) = &word {
                 live.current[0] = Some(*fence);
             }
             live.current[0]
@@ -207,6 +239,13 @@ impl Shell<'_> {
             ParticipantCommand::Exchange(fence, ExchangeCommand::Post { round, .. }) => {
                 self.change_live(index, |live| live.posted = Some((fence, round)));
             }
+            ParticipantCommand::Exchange(fence, ExchangeCommand::Window { peer, index: window }) => {
+                let Member::Sender(SenderId(sender)) = peer else { unreachable!("{peer} sends nothing") };
+                self.change_live(index, |live| {
+                    live.posted = Some((fence, Round::Payload));
+                    live.windows.insert(sender, window);
+                });
+            }
             ParticipantCommand::Exchange(_, ExchangeCommand::ArmTimer { id, .. }) => {
                 self.change_live(index, |live| live.timers.insert(id));
             }
@@ -219,6 +258,7 @@ impl Shell<'_> {
                 });
                 self.own.push_back((index, Own::Participant(ParticipantEvent::Checked(fence, Ok(())))));
             }
+            ParticipantCommand::Prove(fence) => self.prove(index, id, fence),
             ParticipantCommand::Scatter(fence) => self.state.receivers[index].change(|slot| {
                 slot.binding.undo = Some((fence, slot.binding.content.clone()));
                 slot.binding.is_writing = true;
@@ -233,6 +273,9 @@ impl Shell<'_> {
                 self.change_live(index, |live| {
                     live.staged = None;
                     live.posted = live.posted.filter(|(posted, _)| *posted != fence);
+                    if live.posted.is_none() {
+                        live.windows.clear();
+                    }
                 });
             }
             ParticipantCommand::Tell(word) => self.tell_lead(index, id, me, word),
@@ -248,6 +291,7 @@ impl Shell<'_> {
                 }
                 self.note(id, *fence, |history, rank| history.undone |= rank);
             }
+            ToLead::Torn(fence) => self.note(id, *fence, |history, rank| history.undone |= rank),
             ToLead::Staged(fence) if self.cluster.defect == Defect::ApplyOnArrival => {
                 let apply = ParticipantEvent::Lead(Incarnation(u64::MAX), FromLead::Apply(*fence));
                 self.own.push_back((index, Own::Participant(apply)));
@@ -302,6 +346,20 @@ impl Shell<'_> {
         Some(())
     }
 
+    /// Everything was written in place: its digests are compared.
+    fn prove(&mut self, index: usize, id: ReceiverId, fence: Fence) {
+        let is_complete = self.state.receivers[index].change(|slot| {
+            slot.live.iter_mut().for_each(|live| live.posted = None);
+            slot.binding.applied = Some(fence);
+            is_true(&slot.binding, fence.version)
+        });
+        if !is_complete {
+            self.breach("CM-6", "an element did not reach a receiver that took everything");
+        }
+        self.note(id, fence, |history, rank| history.applied |= rank);
+        self.own.push_back((index, Own::Participant(ParticipantEvent::Scattered(fence, Ok(())))));
+    }
+
     fn seal(&mut self, index: usize, id: ReceiverId, fence: Fence) {
         let replica = &self.state.replicas[id.replica.0 as usize];
         let history = replica.history.get(&fence).copied().unwrap_or_default();
@@ -316,6 +374,7 @@ impl Shell<'_> {
             binding.undo = None;
             binding.applied = None;
             binding.committed = Some(fence);
+            binding.weights = Weights::Whole;
             std::mem::replace(&mut binding.version, fence.version)
         });
         if fence.version < before {
@@ -342,7 +401,7 @@ impl Shell<'_> {
         let Some(live) = &self.state.receivers[index].live else { return };
         let Some(before) = live.lead.clone() else { return };
         let epoch = match &event {
-            LeadEvent::Begin(fence) | LeadEvent::Abort(fence, _) => fence.epoch,
+            LeadEvent::Begin(fence, _) | LeadEvent::Abort(fence, _) => fence.epoch,
             LeadEvent::NewEpoch(epoch) => *epoch,
             _ => live.promised,
         };
@@ -363,7 +422,7 @@ impl Shell<'_> {
             return event;
         }
         let current = self.change_live(index, |live| {
-            if let LeadEvent::Begin(fence) = &event {
+            if let LeadEvent::Begin(fence, _) = &event {
                 live.current[1] = Some(*fence);
             }
             live.current[1]
@@ -399,7 +458,7 @@ impl Shell<'_> {
         let replica = id.replica.0 as usize;
         match command {
             LeadCommand::Tell(member, word) => {
-                if let FromLead::Begin(fence) = &word {
+                if let FromLead::Begin(fence, _) = &word {
                     // What became of older attempts was checked when it happened.
                     self.state.replicas[replica].change(|slot| slot.history.retain(|of, _| of >= fence));
                 }

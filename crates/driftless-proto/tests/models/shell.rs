@@ -1,6 +1,6 @@
 //! One step of a cluster: the shells of the coordinator, the senders and the trainer around their machines.
 
-use crate::cluster::{Cluster, Defect};
+use crate::cluster::{Cluster, Defect, Start};
 use crate::part::Part;
 use crate::replica;
 use crate::state::{
@@ -10,7 +10,8 @@ use crate::state::{
 use crate::words::{Action, Actor, Address, Link, Word};
 use driftless_proto::{
     Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Engine, ExchangeEvent,
-    LeadEvent, Needs, Offer, ParticipantEvent, PatchBook, Pending, ReplicaOutcome, RootCause, TimerId,
+    Intake, LeadEvent, Needs, Offer, ParticipantEvent, PatchBook, PatchRange, Pending, ReplicaOutcome,
+    RootCause, TimerId, Weights,
 };
 use driftless_types::{
     Epoch, Fence, Incarnation, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
@@ -53,10 +54,14 @@ impl<'a> Shell<'a> {
         let members = |replica| (0..cluster.receivers).map(move |rank| ReceiverId { replica, rank });
         let sender =
             |_| SenderSlot { life: 0, live: None, book: PatchBook::new(ids(), Version(0), 8), positions: 0 };
-        let receiver = |id| ReceiverSlot { id, life: 0, live: None, binding: Binding::new(cluster.senders) };
+        let (binding, engine) = match cluster.start {
+            Start::Current => (Binding::new(cluster.senders), Engine::Serving),
+            Start::Blank => (Binding::blank(cluster.senders), Engine::Paused),
+        };
+        let receiver = |id| ReceiverSlot { id, life: 0, live: None, binding: binding.clone() };
         let replica = |id| ReplicaSlot {
             members: members(id).collect(),
-            engine: Engine::Serving,
+            engine,
             calls: VecDeque::new(),
             incarnation: Incarnation(0),
             history: BTreeMap::new(),
@@ -102,6 +107,7 @@ impl<'a> Shell<'a> {
                 self.state.budget.deaths -= 1;
             }
             Action::Moved(index) => self.moved(index)?,
+            Action::WindowMoved(index, sender) => self.window_moved(index, sender)?,
             Action::Broken(index) => self.exchange(index, broken(RootCause::Aborted))?,
             Action::TransferFails(index) => {
                 self.state.budget.faults -= 1;
@@ -135,6 +141,7 @@ impl<'a> Shell<'a> {
                 self.next_version();
             }
             Action::SenderFails(index, replica) => self.sender_fails(index, replica)?,
+            Action::Forgets(index) => self.forgets(index),
             Action::Impatient(index) => {
                 self.state.budget.early -= 1;
                 self.impatient(index)?;
@@ -216,10 +223,14 @@ impl<'a> Shell<'a> {
             Actor::Receiver(id) => {
                 let index = self.state.index(id);
                 let forgets = self.cluster.defect == Defect::ForgetBinding;
+                let forgets_torn = self.cluster.defect == Defect::ForgetTorn;
                 self.state.receivers[index].change(|slot| {
                     slot.live = None;
                     if forgets && slot.binding.applied.take().is_some() {
                         slot.binding.undo = None;
+                    }
+                    if forgets_torn {
+                        slot.binding.weights = Weights::Whole;
                     }
                 });
                 self.own.clear();
@@ -306,7 +317,7 @@ impl<'a> Shell<'a> {
         let lead = |replica| Actor::Receiver(ReceiverId { replica, rank: 0 });
         match command {
             CoordinatorCommand::Begin { fence, replica, needs } => {
-                self.say(me, lead(replica), Word::ToLead(LeadEvent::Begin(fence)));
+                self.say(me, lead(replica), Word::ToLead(LeadEvent::Begin(fence, needs.intake)));
                 self.tell_senders(me, &Word::Begin(fence, replica, needs));
             }
             CoordinatorCommand::Abort { fence, replica, cause } => {
@@ -338,10 +349,10 @@ impl<'a> Shell<'a> {
         let mut needed: BTreeSet<Fence> = posted.map(|(fence, _)| fence).collect();
         for word in self.state.links.values().flatten() {
             match word {
-                Word::ToLead(LeadEvent::Begin(fence)) | Word::Begin(fence, ..) => {
+                Word::ToLead(LeadEvent::Begin(fence, _)) | Word::Begin(fence, ..) => {
                     needed.insert(*fence);
                 }
-                Word::FromLead(_, driftless_proto::FromLead::Begin(fence)) => {
+                Word::FromLead(_, driftless_proto::FromLead::Begin(fence, _)) => {
                     needed.insert(*fence);
                 }
                 _ => {}
@@ -411,8 +422,11 @@ impl<'a> Shell<'a> {
 
     fn announce(&mut self, id: u32) {
         let Some(me) = self.state.address(Actor::Sender(id)) else { return };
-        let held = self.state.senders[id as usize].book.patch().version;
-        let held = (held > Version(0)).then_some(held);
+        let held = self.state.senders[id as usize].book.patch();
+        // With the defect it leads from wherever a replica is.
+        let presumes = self.cluster.defect == Defect::PatchBeforeOutcome;
+        let held = if presumes { PatchRange { since: Version(0), ..held } } else { held };
+        let held = (held.version > Version(0)).then_some(held);
         let ready = CoordinatorEvent::SenderReady(SenderId(id), held);
         self.say(me, Actor::Coordinator, Word::ToCoordinator(ready));
     }
@@ -448,7 +462,12 @@ impl<'a> Shell<'a> {
         if version != fence.version {
             return self.sender_failed(id, fence, RootCause::WeightsMoved);
         }
-        let is_all = is_checked && slot.book.offer(needs.base) == Offer::All || !needs.repair.is_empty();
+        let is_whole = needs.intake == Intake::InPlace;
+        if is_checked && !is_whole && slot.book.offer(needs.base) == Offer::All {
+            let root = RootCause::Uncovered { base: needs.base, since: slot.book.patch().since };
+            return self.sender_failed(id, fence, root);
+        }
+        let is_all = is_whole || !needs.repair.is_empty();
         let positions = if is_all { (1 << ELEMENTS) - 1 } else { slot.positions };
         let older = self.state.senders[id as usize].change(|slot| {
             let live = slot.live.as_mut()?;
@@ -465,6 +484,12 @@ impl<'a> Shell<'a> {
         let cause = Cause { member: Member::Sender(SenderId(id)), root };
         let failed = CoordinatorEvent::SenderFailed(fence, cause);
         self.say(me, Actor::Coordinator, Word::ToCoordinator(failed));
+    }
+
+    fn forgets(&mut self, index: usize) {
+        self.state.budget.faults -= 1;
+        self.state.senders[index].change(|slot| slot.book.forget());
+        self.announce(u32::try_from(index).expect("a few senders"));
     }
 
     fn sender_fails(&mut self, index: usize, replica: ReplicaId) -> Option<()> {

@@ -2,7 +2,7 @@
 
 use crate::part::Part;
 use crate::words::{Actor, Address, Link, Word};
-use driftless_proto::{Coordinator, Engine, Lead, Participant, PatchBook, TimerId};
+use driftless_proto::{Coordinator, Engine, Lead, Participant, PatchBook, TimerId, Weights};
 use driftless_types::{Epoch, Fence, Incarnation, ReceiverId, ReplicaId, Round, Version};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -84,6 +84,8 @@ pub(crate) struct ReceiverLive {
     pub(crate) timers: BTreeSet<TimerId>,
     /// The round that its exchange waits for.
     pub(crate) posted: Option<(Fence, Round)>,
+    /// The window that it waits for from each sender.
+    pub(crate) windows: BTreeMap<u32, u32>,
     pub(crate) staged: Option<(Fence, Vec<Offered>)>,
     pub(crate) scattering: Option<Fence>,
     /// The newest authorities heard of, seen from outside the machines.
@@ -103,6 +105,7 @@ pub(crate) struct Binding {
     pub(crate) applied: Option<Fence>,
     pub(crate) committed: Option<Fence>,
     pub(crate) version: Version,
+    pub(crate) weights: Weights,
 }
 
 #[derive(Clone, Debug, PartialEq, Hash)]
@@ -189,7 +192,14 @@ impl Binding {
             applied: None,
             committed: None,
             version: Version(0),
+            weights: Weights::Whole,
         }
+    }
+
+    /// Memory that holds nothing.
+    pub(crate) fn blank(senders: u32) -> Self {
+        let content = vec![[u64::MAX; ELEMENTS]; senders as usize];
+        Self { content, weights: Weights::Torn, ..Self::new(senders) }
     }
 
     pub(crate) fn undo(&mut self) {

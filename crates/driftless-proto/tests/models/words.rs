@@ -43,6 +43,8 @@ pub(crate) enum Action {
     Deliver(Link),
     /// A round of a receiver has moved.
     Moved(usize),
+    /// A window of a sender has moved, and is written.
+    WindowMoved(usize, u32),
     /// A receiver's exchange was aborted under it.
     Broken(usize),
     /// A scatter has ended.
@@ -62,6 +64,8 @@ pub(crate) enum Action {
     ScatterFails(usize),
     PauseFails(usize),
     SenderFails(usize, ReplicaId),
+    /// A sender loses the positions of its patch.
+    Forgets(usize),
     /// A deadline passes although something would still have happened.
     Early(Actor, TimerId),
     EarlyVersionDeadline,

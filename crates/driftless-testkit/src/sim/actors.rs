@@ -20,6 +20,8 @@ pub(super) struct SenderSlot {
     pub(super) life: u32,
     pub(super) live: Option<SenderActor>,
     pub(super) patch: Option<Version>,
+    /// The oldest base of the patch.
+    pub(super) since: Version,
     /// How the patch's version ended, per replica.
     pub(super) outcomes: BTreeMap<ReplicaId, ReplicaOutcome>,
 }

@@ -2,9 +2,12 @@
 
 use super::check::Breach;
 use super::transport::Part;
-use driftless_proto::RootCause;
+use driftless_proto::{RootCause, Weights};
 use driftless_types::{Fence, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Of each sender for each receiver, when everything is taken in place.
+pub(super) const WINDOWS: u32 = 3;
 
 /// The live weights of a receiver: the part that each sender owns, and the version of its bits.
 pub(super) type Content = BTreeMap<SenderId, Version>;
@@ -19,6 +22,7 @@ pub(super) struct Binding {
     pub(super) applied: Option<Fence>,
     pub(super) committed: Option<Fence>,
     pub(super) version: Version,
+    pub(super) weights: Weights,
     /// Tensors whose bits are wrong until they are sent whole.
     pub(super) corrupt: BTreeSet<u32>,
     repaired: BTreeSet<u32>,
@@ -33,6 +37,7 @@ impl Binding {
             applied: None,
             committed: None,
             version: Version(0),
+            weights: Weights::Whole,
             corrupt: BTreeSet::new(),
             repaired: BTreeSet::new(),
         }
@@ -73,6 +78,26 @@ impl Binding {
         Ok(Err(RootCause::DigestMismatch { tensors: wrong }))
     }
 
+    /// A window of a sender is written in place; the last one makes its part whole.
+    pub(super) fn write_window(&mut self, from: SenderId, version: Version, index: u32) {
+        self.weights = Weights::Torn;
+        let is_last = index + 1 == WINDOWS;
+        self.content.insert(from, if is_last { version } else { Version(u64::MAX) });
+    }
+
+    /// Everything was written in place; the digests are compared.
+    ///
+    /// # Errors
+    /// CM-6 if some part is not that of the version.
+    pub(super) fn prove(&mut self, fence: Fence) -> Result<(), Breach> {
+        if self.content.values().any(|&part| part != fence.version) {
+            return Err(Breach::new("CM-6", format!("{fence} in place left {:?}", self.content)));
+        }
+        self.corrupt.clear();
+        self.applied = Some(fence);
+        Ok(())
+    }
+
     /// From the first restored bit on, the attempt counts as applied no more.
     pub(super) fn begin_undo(&mut self, fence: Fence) {
         self.applied = None;
@@ -91,6 +116,7 @@ impl Binding {
         self.undo = None;
         self.applied = None;
         self.committed = Some(fence);
+        self.weights = Weights::Whole;
         self.version = fence.version;
         self.corrupt = self.corrupt.difference(&self.repaired).copied().collect();
     }

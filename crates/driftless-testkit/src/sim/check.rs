@@ -9,10 +9,11 @@
 //! - **CM-10** A repeated decision changes nothing.
 //! - **CM-11** No lead is at work on one attempt, and no engine paused, for longer than its deadlines add up to.
 //! - **CM-12** After the last fault every replica reaches the last version, and every sender hears of it.
+//! - **CM-14** No engine serves weights of no version.
 //! - **EX-4** Both ends of a pair post the same sizes; and no machine ever calls an event a violation.
 
 use super::binding::{Binding, Content};
-use driftless_proto::Engine;
+use driftless_proto::{Engine, Weights};
 use driftless_types::{Epoch, Fence, ReceiverId, ReplicaId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -104,6 +105,15 @@ impl Checks {
         Ok(())
     }
 
+    /// An attempt in place was given up here.
+    pub(super) fn torn(&mut self, fence: Fence, receiver: ReceiverId) -> Result<(), Breach> {
+        if let Some(sealed) = self.sealed.get(&fence) {
+            return Err(Breach::new("CM-3", format!("{receiver} gives {fence} up, sealed by {sealed:?}")));
+        }
+        self.undone.entry(fence).or_default().insert(receiver);
+        Ok(())
+    }
+
     /// CM-1 and CM-2 of one replica.
     pub(super) fn serving<'a>(
         replica: ReplicaId,
@@ -116,6 +126,9 @@ impl Checks {
         let mut first = None;
         for binding in bindings {
             let version = *first.get_or_insert(binding.version);
+            if binding.weights == Weights::Torn {
+                return Err(Breach::new("CM-14", format!("replica {replica} serves {binding:?}")));
+            }
             let is_whole = binding.writing.is_none() && binding.undo.is_none();
             if !is_whole || binding.version != version {
                 let found = format!("replica {replica} serves {version} beside {binding:?}");

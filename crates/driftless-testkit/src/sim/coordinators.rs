@@ -59,7 +59,7 @@ impl World {
         match command {
             CoordinatorCommand::Begin { fence, replica, needs } => {
                 self.attempts += 1;
-                self.say(me, lead(replica), Message::ToLead(LeadEvent::Begin(fence)));
+                self.say(me, lead(replica), Message::ToLead(LeadEvent::Begin(fence, needs.intake)));
                 self.tell_senders(me, &Message::Begin(fence, replica, needs));
             }
             CoordinatorCommand::Abort { fence, replica, cause } => {

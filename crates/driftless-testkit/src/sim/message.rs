@@ -44,6 +44,7 @@ pub(super) enum Message {
 pub(super) enum Work {
     Check,
     Scatter,
+    Prove,
     Undo,
     Seal,
 }
@@ -57,6 +58,15 @@ pub(super) struct Transfer {
     pub(super) to: Member,
 }
 
+/// A window that a sender hands to a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Window {
+    pub(super) fence: Fence,
+    pub(super) from: SenderId,
+    pub(super) to: ReceiverId,
+    pub(super) index: u32,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Moved {
     Whole,
@@ -68,6 +78,7 @@ pub(super) enum Happening {
     Deliver(Address, Message),
     Worked(Address, Fence, Work),
     Transferred(Transfer, Moved),
+    WindowMoved(Window, Moved),
     HookReturned(ReplicaId),
     Restart(Actor),
     StepDone(SenderId, Version),
@@ -100,6 +111,9 @@ impl fmt::Display for Happening {
             Self::Transferred(Transfer { fence, round, from, to }, moved) => {
                 write!(f, "{round:?} {from} -> {to} {moved:?} of {fence}")
             }
+            Self::WindowMoved(Window { fence, from, to, index }, moved) => {
+                write!(f, "window {index} trainer/{from} -> {to} {moved:?} of {fence}")
+            }
             Self::HookReturned(replica) => write!(f, "a hook of replica {replica} returned"),
             Self::Restart(actor) => write!(f, "{actor} restarts"),
             Self::StepDone(sender, version) => write!(f, "trainer/{sender} step_done({version})"),
@@ -116,7 +130,7 @@ fn described(message: &Message) -> String {
         }
         Message::ToCoordinator(CoordinatorEvent::TimerFired(id)) => format!("timer {:?}", id.kind),
         Message::ToCoordinator(event) => format!("{event:?}"),
-        Message::ToLead(LeadEvent::Begin(fence)) => format!("lead: begin {fence}"),
+        Message::ToLead(LeadEvent::Begin(fence, intake)) => format!("lead: begin {fence} {intake:?}"),
         Message::ToLead(LeadEvent::Abort(fence, cause)) => format!("lead: abort {fence}: {cause}"),
         Message::ToLead(LeadEvent::Member(member, word)) => format!("lead: {member} says {}", to_lead(word)),
         Message::ToLead(LeadEvent::Paused(fence, result)) => format!("lead: paused {result:?} for {fence}"),
@@ -139,7 +153,7 @@ fn participant(event: &ParticipantEvent) -> String {
     match event {
         ParticipantEvent::Lead(incarnation, word) => {
             let word = match word {
-                FromLead::Begin(fence) => format!("begin {fence}"),
+                FromLead::Begin(fence, intake) => format!("begin {fence} {intake:?}"),
                 FromLead::Apply(fence) => format!("apply {fence}"),
                 FromLead::Decide(fence, Decision::Commit) => format!("commit {fence}"),
                 FromLead::Decide(fence, Decision::Rollback) => format!("roll back {fence}"),
@@ -159,6 +173,7 @@ fn exchange(event: &ExchangeEvent) -> String {
     match event {
         ExchangeEvent::RecordsMoved { .. } => "records moved".into(),
         ExchangeEvent::PayloadMoved => "payload moved".into(),
+        ExchangeEvent::WindowMoved(peer) => format!("window of {peer} moved"),
         ExchangeEvent::Failed(root) => format!("exchange failed ({root})"),
         ExchangeEvent::TimerFired(id) => format!("exchange timer {:?}", id.kind),
     }
@@ -169,6 +184,7 @@ fn to_lead(word: &ToLead) -> String {
         ToLead::Staged(fence) => format!("staged {fence}"),
         ToLead::Applied(fence) => format!("applied {fence}"),
         ToLead::Done(fence, decision) => format!("done {decision:?} {fence}"),
+        ToLead::Torn(fence) => format!("of no version after {fence}"),
         ToLead::Failed(fence, root) => format!("failed {fence}: {root}"),
         ToLead::Phase(phase) => format!("it is back, {}", described_phase(phase)),
         ToLead::Answer(phase) => format!("it is {}", described_phase(phase)),
@@ -180,6 +196,7 @@ fn described_phase(phase: &Phase) -> String {
         Phase::Serving(None) => "serving".into(),
         Phase::Serving(Some(fence)) => format!("serving {fence}"),
         Phase::Open(fence) => format!("open for {fence}"),
+        Phase::Torn(_) => "of no version".into(),
         Phase::Applied(fence) => format!("applied to {fence}"),
     }
 }

@@ -30,6 +30,8 @@ pub enum FaultKind {
     ScatterStalls,
     /// A tensor's old bits are wrong: its digest differs until it is sent whole.
     DigestMismatch,
+    /// A sender loses the positions of its patch: whoever is behind takes everything in place.
+    PatchLost,
     /// A word between two members is lost.
     LoseWord,
     /// A word between two members comes a second time, up to some seconds later and out of order.
@@ -38,7 +40,7 @@ pub enum FaultKind {
 
 impl FaultKind {
     /// Every kind that hits an actor, a transfer or a hook.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 13] = [
         Self::KillSender,
         Self::KillReceiver,
         Self::KillLead,
@@ -51,6 +53,7 @@ impl FaultKind {
         Self::HookStalls,
         Self::ScatterStalls,
         Self::DigestMismatch,
+        Self::PatchLost,
     ];
     /// Every kind that hits a link between members. Members then say where they stand at every keep-alive.
     pub const LINKS: [Self; 2] = [Self::LoseWord, Self::RepeatWord];
@@ -82,6 +85,8 @@ pub enum Sabotage {
     ForgetRepair,
     /// A sender leaves out what changed between the receiver's base and the version.
     AssumeNewerBase,
+    /// That a receiver's weights are of no version is forgotten when its actor restarts.
+    ForgetTorn,
     /// The resume hook is never called.
     NeverResume,
     /// A sender posts one byte more than its records announced.

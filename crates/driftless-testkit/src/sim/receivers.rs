@@ -9,7 +9,7 @@ use super::senders::{limits, receiver_shape};
 use super::world::{STALL_MS, World};
 use driftless_proto::{
     CoordinatorEvent, Decision, FromLead, Lead, LeadCommand, LeadEvent, LeadOptions, Participant,
-    ParticipantCommand, ParticipantEvent, RootCause, TimerKind, ToLead, Verdict,
+    ParticipantCommand, ParticipantEvent, RootCause, TimerKind, ToLead, Verdict, Weights,
 };
 use driftless_types::{Fence, Incarnation, Member, ReceiverId, ReplicaId};
 use std::time::Duration;
@@ -19,6 +19,7 @@ const fn lead_options() -> LeadOptions {
         staging_deadline: Duration::from_millis(4_000),
         pause_deadline: Duration::from_millis(1_000),
         apply_deadline: Duration::from_millis(1_500),
+        taking_deadline: Duration::from_millis(4_000),
         repeat_after: Duration::from_millis(150),
     }
 }
@@ -35,7 +36,12 @@ impl World {
             self.checks.rolled_back(fence, id, &slot.binding)?;
         }
         slot.life += 1;
-        let participant = Participant::restore(shape, limits(), slot.binding.committed, slot.binding.applied);
+        if self.options.sabotage == Sabotage::ForgetTorn {
+            slot.binding.weights = Weights::Whole;
+        }
+        let binding = &slot.binding;
+        let participant =
+            Participant::restore(shape, limits(), binding.committed, binding.applied, binding.weights);
         let phase = participant.phase();
         slot.live = Some(ReceiverActor { participant, lead: None, promised: Promised::default() });
         let me = Address { actor: Actor::Receiver(id), life: slot.life };
@@ -128,6 +134,7 @@ impl World {
                 slot.binding.begin_scatter(fence);
                 self.work(me, fence, Work::Scatter);
             }
+            ParticipantCommand::Prove(fence) => self.work(me, fence, Work::Prove),
             ParticipantCommand::Undo(fence) => {
                 if sabotage == Sabotage::AcknowledgeWithoutUndo {
                     slot.binding.undo = None;
@@ -145,6 +152,9 @@ impl World {
                 if let ToLead::Done(fence, Decision::Rollback) = &word {
                     self.checks.rolled_back(*fence, id, &slot.binding)?;
                 }
+                if let ToLead::Torn(fence) = &word {
+                    self.checks.torn(*fence, id)?;
+                }
                 self.say(me, lead_of(id), Message::ToLead(LeadEvent::Member(id, word)));
             }
         }
@@ -152,7 +162,7 @@ impl World {
     }
 
     fn work(&mut self, me: Address, fence: Fence, work: Work) {
-        let stalls = work == Work::Scatter && self.fault(FaultKind::ScatterStalls);
+        let stalls = matches!(work, Work::Scatter | Work::Prove) && self.fault(FaultKind::ScatterStalls);
         let after_ms = if stalls { STALL_MS } else { self.rng.between(1, 40) };
         self.after(after_ms, Happening::Worked(me, fence, work));
     }
@@ -169,6 +179,7 @@ impl World {
             }
             Work::Check => ParticipantEvent::Checked(fence, Ok(())),
             Work::Scatter => ParticipantEvent::Scattered(fence, self.scattered(id, fence)?),
+            Work::Prove => ParticipantEvent::Scattered(fence, self.proven(id, fence)?),
             Work::Undo => {
                 if let Some(slot) = self.receivers.get_mut(&id) {
                     slot.binding.end_undo();
@@ -199,6 +210,16 @@ impl World {
         Ok(result)
     }
 
+    fn proven(&mut self, id: ReceiverId, fence: Fence) -> Result<Result<(), RootCause>, Breach> {
+        if self.fault(FaultKind::DigestMismatch) {
+            return Ok(Err(RootCause::DigestMismatch { tensors: [id.rank].into() }));
+        }
+        let Some(slot) = self.receivers.get_mut(&id) else { return Ok(Ok(())) };
+        slot.binding.prove(fence)?;
+        self.checks.applied(fence, id);
+        Ok(Ok(()))
+    }
+
     // The lead.
 
     pub(super) fn lead(&mut self, id: ReceiverId, event: LeadEvent) -> Result<(), Breach> {
@@ -224,11 +245,11 @@ impl World {
         let Some(before) = actor.lead.clone() else { return Ok(()) };
         let me = Address { actor: Actor::Receiver(id), life: slot.life };
         let epoch = match &event {
-            LeadEvent::Begin(fence) | LeadEvent::Abort(fence, _) => Some(fence.epoch),
+            LeadEvent::Begin(fence, _) | LeadEvent::Abort(fence, _) => Some(fence.epoch),
             LeadEvent::NewEpoch(epoch) => Some(*epoch),
             _ => None,
         };
-        let begins = matches!(event, LeadEvent::Begin(_));
+        let begins = matches!(event, LeadEvent::Begin(..));
         let (after, commands) = before.clone().handle(event);
         if epoch.is_some_and(|epoch| epoch < actor.promised.epoch) {
             ignored(format!("the lead {id} obeys an older coordinator"), &before, &after, &commands)?;

@@ -1,14 +1,15 @@
 //! The shell of a sender: one exchange per replica, served from the patch in its binding.
 
 use super::actors::SenderActor;
+use super::binding::WINDOWS;
 use super::check::Breach;
-use super::message::{Actor, Address, Happening, Message, Moved};
+use super::message::{Actor, Address, Happening, Message, Moved, Window};
 use super::options::{FaultKind, Sabotage};
 use super::transport::{Batch, Notice, Part};
 use super::world::{STALL_MS, World};
 use driftless_proto::{
-    CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Limits, Needs, ReplicaOutcome, RootCause,
-    Shape,
+    CoordinatorEvent, Exchange, ExchangeCommand, ExchangeEvent, Intake, Limits, Needs, PatchRange,
+    ReplicaOutcome, RootCause, Shape,
 };
 use driftless_types::{Fence, Member, ReceiverId, ReplicaId, Round, SenderId, Version};
 use std::collections::BTreeMap;
@@ -23,13 +24,16 @@ pub(super) const fn limits() -> Limits {
         staging_max_bytes: STAGING_MAX_BYTES,
         round_deadline: Duration::from_millis(1_500),
         bandwidth_bytes_per_s: 100_000,
+        window_bytes: 1_000,
     }
 }
 
 pub(super) fn receiver_shape(world: &World, receiver: ReceiverId) -> Shape {
     let edges = world.edges.iter().filter(|(_, to)| *to == receiver);
-    let receives = edges.map(|(from, _)| (Member::Sender(*from), RECORD_BYTES)).collect();
-    Shape { sends: BTreeMap::new(), receives }
+    let senders: Vec<_> = edges.map(|(from, _)| Member::Sender(*from)).collect();
+    let receives = senders.iter().map(|&from| (from, RECORD_BYTES)).collect();
+    let windows = senders.iter().map(|&from| (from, WINDOWS)).collect();
+    Shape { sends: BTreeMap::new(), receives, windows }
 }
 
 impl World {
@@ -42,15 +46,20 @@ impl World {
 
     pub(super) fn announce_sender(&mut self, id: SenderId) {
         let Some(me) = self.address(Actor::Sender(id)) else { return };
-        let patch = self.senders.get(&id).and_then(|slot| slot.patch);
+        let patch = self
+            .senders
+            .get(&id)
+            .and_then(|slot| Some(PatchRange { since: slot.since, version: slot.patch? }));
         let word = Message::ToCoordinator(CoordinatorEvent::SenderReady(id, patch));
         self.say(me, Actor::Coordinator, word);
     }
 
     /// The optimizer has stepped: the binding holds the new patch whether or not the actor lives.
     pub(super) fn step_done(&mut self, id: SenderId, version: Version) -> Result<(), Breach> {
+        let since = if self.fault(FaultKind::PatchLost) { version } else { Version(0) };
         let slot = self.senders.entry(id).or_default();
         slot.patch = Some(version);
+        slot.since = since;
         slot.outcomes.clear();
         let open: Vec<_> =
             slot.live.iter().flat_map(|actor| actor.exchanges.values().map(|(fence, _)| *fence)).collect();
@@ -131,9 +140,13 @@ impl World {
             return Ok(());
         };
         let outgoing = self.offer(id, fence, replica, version, needs);
-        let records = outgoing.keys().map(|&peer| (peer, RECORD_BYTES)).collect();
-        let shape = Shape { sends: records, receives: BTreeMap::new() };
-        let (exchange, commands) = Exchange::open(fence, shape, outgoing, limits());
+        let sends = outgoing.keys().map(|&peer| (peer, RECORD_BYTES)).collect();
+        let windows = outgoing.keys().map(|&peer| (peer, WINDOWS)).collect();
+        let shape = Shape { sends, receives: BTreeMap::new(), windows };
+        let (exchange, commands) = match needs.intake {
+            Intake::Staged => Exchange::open(fence, shape, outgoing, limits()),
+            Intake::InPlace => Exchange::open_in_place(fence, shape, limits()),
+        };
         if let Some(actor) = self.senders.get_mut(&id).and_then(|slot| slot.live.as_mut()) {
             actor.exchanges.insert(replica, (fence, exchange));
         }
@@ -234,6 +247,7 @@ impl World {
                 }
                 self.notify(notices);
             }
+            ExchangeCommand::Window { peer, index } => self.window(me, member, fence, peer, index),
             ExchangeCommand::ArmTimer { id, after } => {
                 let message = exchange_message(me, fence, ExchangeEvent::TimerFired(id));
                 self.arm(me, after, message);
@@ -241,6 +255,35 @@ impl World {
             ExchangeCommand::AbortTransfers => self.abort_transfers(fence),
         }
         Ok(())
+    }
+
+    fn window(&mut self, me: Address, member: Member, fence: Fence, peer: Member, index: u32) {
+        let (Member::Sender(from), Member::Receiver(to)) = (member.min(peer), member.max(peer)) else {
+            return;
+        };
+        match self.transport.window(me, member, Window { fence, from, to, index }) {
+            Err(late) => self.notify(vec![late]),
+            Ok(None) => {}
+            Ok(Some(window)) => {
+                let stalls = self.fault(FaultKind::TransferStalls);
+                let after_ms = if stalls { STALL_MS } else { self.rng.between(1, 40) };
+                let moved = if self.fault(FaultKind::TransferFails) { Moved::Broken } else { Moved::Whole };
+                self.after(after_ms, Happening::WindowMoved(window, moved));
+            }
+        }
+    }
+
+    pub(super) fn window_moved(&mut self, window: Window, moved: Moved) {
+        let Some((at, notices)) = self.transport.window_moved(window, moved) else { return };
+        let version =
+            self.transport.parts(&window.fence, window.to).get(&window.from).map(|part| part.version);
+        if moved == Moved::Whole
+            && self.is_current_receiver(window.to, at)
+            && let Some(slot) = self.receivers.get_mut(&window.to)
+        {
+            slot.binding.write_window(window.from, version.unwrap_or_default(), window.index);
+        }
+        self.notify(notices);
     }
 
     pub(super) fn abort_transfers(&mut self, fence: Fence) {

@@ -1,7 +1,7 @@
 //! A transport without bytes: batches are matched pair by pair, and the sizes of both ends are compared.
 
 use super::check::Breach;
-use super::message::{Address, Moved, Transfer};
+use super::message::{Address, Moved, Transfer, Window};
 use driftless_proto::{ExchangeEvent, RootCause};
 use driftless_types::{Fence, Member, ReceiverId, Round, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,6 +37,14 @@ struct Running {
     fate: Fate,
     posted: BTreeMap<(Member, Round), Posted>,
     parts: BTreeMap<(SenderId, ReceiverId), Part>,
+    windows: BTreeMap<(SenderId, ReceiverId), Ends>,
+}
+
+/// The window that each end of a pair waits for.
+#[derive(Debug, Default)]
+struct Ends {
+    sender: Option<(Address, u32)>,
+    receiver: Option<(Address, u32)>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,6 +132,45 @@ impl Transport {
         notices
     }
 
+    /// One end of a pair is ready for a window: it starts when both are. Fails at once in an exchange that was aborted.
+    pub(super) fn window(
+        &mut self,
+        at: Address,
+        me: Member,
+        window: Window,
+    ) -> Result<Option<Window>, Notice> {
+        let Window { fence, from, to, index } = window;
+        let running = self.exchanges.entry(fence).or_default();
+        if running.fate == Fate::Aborted {
+            return Err((at, fence, ExchangeEvent::Failed(RootCause::Aborted)));
+        }
+        let ends = running.windows.entry((from, to)).or_default();
+        match me {
+            Member::Sender(_) => ends.sender = Some((at, index)),
+            Member::Receiver(_) => ends.receiver = Some((at, index)),
+        }
+        let is_met =
+            ends.sender.is_some_and(|(_, sent)| ends.receiver.is_some_and(|(_, asked)| sent == asked));
+        Ok(is_met.then_some(window))
+    }
+
+    /// A window came to its end, at both ends: whom it reached, and what both hear.
+    pub(super) fn window_moved(&mut self, window: Window, moved: Moved) -> Option<(Address, Vec<Notice>)> {
+        let Window { fence, from, to, .. } = window;
+        let running = self.exchanges.get_mut(&fence).filter(|running| running.fate == Fate::Live)?;
+        let ends = running.windows.remove(&(from, to))?;
+        let (Some((sender, _)), Some((receiver, _))) = (ends.sender, ends.receiver) else { return None };
+        let event = |peer| match moved {
+            Moved::Whole => ExchangeEvent::WindowMoved(peer),
+            Moved::Broken => ExchangeEvent::Failed(RootCause::Transport("the connection broke".into())),
+        };
+        let notices = vec![
+            (sender, fence, event(Member::Receiver(to))),
+            (receiver, fence, event(Member::Sender(from))),
+        ];
+        Some((receiver, notices))
+    }
+
     /// Stops an exchange for every member.
     pub(super) fn abort(&mut self, fence: Fence) -> Vec<Notice> {
         let running = self.exchanges.entry(fence).or_default();
@@ -132,16 +179,27 @@ impl Transport {
         }
         running.fate = Fate::Aborted;
         let waiting = running.posted.values().filter(|posted| posted.open > 0);
-        waiting.map(|posted| (posted.batch.at, fence, ExchangeEvent::Failed(RootCause::Aborted))).collect()
+        let windows = std::mem::take(&mut running.windows);
+        let ends = windows.into_values().flat_map(|ends| [ends.sender, ends.receiver]);
+        let streaming = ends.flatten().map(|(at, _)| at);
+        let all = waiting.map(|posted| posted.batch.at).chain(streaming);
+        all.map(|at| (at, fence, ExchangeEvent::Failed(RootCause::Aborted))).collect()
     }
 
     /// The exchanges in which this life still waits for something.
     pub(super) fn waiting(&self, who: Address) -> Vec<Fence> {
         let waits = |running: &Running| {
             running.fate == Fate::Live
-                && running.posted.values().any(|posted| posted.batch.at == who && posted.open > 0)
+                && (running.posted.values().any(|posted| posted.batch.at == who && posted.open > 0)
+                    || running.windows.values().any(|ends| ends.waits(who)))
         };
         self.exchanges.iter().filter(|(_, running)| waits(running)).map(|(fence, _)| *fence).collect()
+    }
+}
+
+impl Ends {
+    fn waits(&self, who: Address) -> bool {
+        [self.sender, self.receiver].iter().flatten().any(|(at, _)| *at == who)
     }
 }
 

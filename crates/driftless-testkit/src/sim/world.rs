@@ -9,7 +9,7 @@ use super::options::{FaultKind, Missing, Sabotage, SimOptions};
 use super::rng::Rng;
 use super::trace::Trace;
 use super::transport::Transport;
-use driftless_proto::{CoordinatorEvent, Engine, LeadEvent, ReplicaOutcome};
+use driftless_proto::{CoordinatorEvent, Engine, LeadEvent, ReplicaOutcome, Weights};
 use driftless_types::{Member, ReceiverId, ReplicaId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -145,6 +145,10 @@ impl World {
             Happening::Transferred(transfer, moved) => {
                 let notices = self.transport.transferred(transfer, moved);
                 self.notify(notices);
+                Ok(())
+            }
+            Happening::WindowMoved(window, moved) => {
+                self.window_moved(window, moved);
                 Ok(())
             }
             Happening::HookReturned(replica) => {
@@ -372,7 +376,9 @@ impl World {
                 matches!(slot.outcomes.get(&id), Some(ReplicaOutcome::Lagging { .. }))
                     && self.options.max_attempts < u32::MAX
             });
-            if replica.engine.real == Engine::Paused || replica.engine.is_busy() {
+            let mut members = replica.members.iter().filter_map(|id| self.receivers.get(id));
+            let is_out = lagging && members.any(|slot| slot.binding.weights == Weights::Torn);
+            if replica.engine.real == Engine::Paused && !is_out || replica.engine.is_busy() {
                 return Err(Breach::new("CM-11", format!("the engine of replica {id} is left paused")));
             }
             let mut receivers = replica.members.iter().filter_map(|id| self.receivers.get(id));
