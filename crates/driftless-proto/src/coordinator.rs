@@ -267,7 +267,7 @@ impl Coordinator {
     }
 
     fn member_down(&mut self, member: Member, out: &mut Vec<Command>) {
-        let cause = Cause { member, root: RootCause::Died };
+        let cause = Cause::new(member, RootCause::Died);
         match member {
             Member::Sender(sender) => {
                 self.senders.insert(sender, Sender::Unheard);

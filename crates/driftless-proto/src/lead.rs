@@ -157,6 +157,7 @@ impl Lead {
         }
         self.note(&event);
         let state = std::mem::replace(&mut self.state, State::Resting);
+        let step = state.step();
         let (state, commands) = match event {
             Event::Begin(fence, intake) => self.begin(state, fence, intake),
             Event::Abort(fence, cause) => self.abort(state, fence, cause),
@@ -167,7 +168,7 @@ impl Lead {
             Event::KeepAlive => Self::keep_alive(state),
             Event::TimerFired(id) => self.timer(state, id),
         };
-        self.begin_next(state, commands)
+        self.begin_next(state.blamed(step), commands)
     }
 
     fn begin_next(mut self, state: State, mut commands: Vec<Command>) -> (Self, Vec<Command>) {
@@ -231,6 +232,9 @@ impl Lead {
             // In place it needs the senders to the end.
             State::Leaving { fence: mine } | State::Taking { fence: mine, .. } if mine == fence => {
                 self.roll_back(fence, cause, Engine::Paused)
+            }
+            State::Deciding { fence: mine, verdict, engine, waiting } if mine == fence => {
+                (State::Deciding { fence, verdict: verdict.then(cause), engine, waiting }, Vec::new())
             }
             // From the pause on, the lead needs nobody but its receivers. One that is still to begin finds its transfers
             // aborted: in the middle of a switch nothing is reported.
@@ -381,8 +385,13 @@ impl Lead {
                 self.torn.insert(member);
                 waiting.remove(&member);
             }
+            ToLead::Failed(theirs, root) if *theirs == fence => {
+                let verdict = verdict.then(Cause::at(member, root.clone()));
+                return (State::Deciding { fence, verdict, engine, waiting }, Vec::new());
+            }
             // The receiver came back in between: it has not heard the decision.
             ToLead::Phase(_) if waiting.contains(&member) => {
+                let verdict = verdict.then(Cause::at(member, RootCause::Died));
                 let again = Command::Tell(member, FromLead::Decide(fence, decision(&verdict)));
                 return (State::Deciding { fence, verdict, engine, waiting }, vec![again]);
             }

@@ -13,7 +13,7 @@ mod participant;
 mod patch;
 mod timer;
 
-pub use cause::{Cause, ProtocolViolation, RootCause};
+pub use cause::{AttemptStep, Cause, Effect, ProtocolViolation, RootCause};
 pub use coordinator::{
     Command as CoordinatorCommand, Coordinator, CoordinatorOptions, Event as CoordinatorEvent, ReplicaOutcome,
 };

@@ -20,6 +20,14 @@ pub struct PatchRange {
     pub since: Version,
 }
 
+impl PatchRange {
+    /// What a replica gets that serves `base`.
+    #[must_use]
+    pub fn offer(&self, base: Version) -> Offer {
+        if (self.since..=self.version).contains(&base) { Offer::Patch } else { Offer::All }
+    }
+}
+
 /// What becomes of the positions of the last patch when the next one is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Pending {
@@ -43,6 +51,8 @@ pub enum Offer {
 pub struct PatchBook {
     max_lag_versions: u64,
     patch: PatchRange,
+    /// How many versions the patch spans; their numbers may have gaps.
+    spans: u64,
     /// The version that each replica is known to serve.
     served: BTreeMap<ReplicaId, Version>,
 }
@@ -53,7 +63,7 @@ impl PatchBook {
     #[must_use]
     pub fn new(replicas: impl IntoIterator<Item = ReplicaId>, base: Version, max_lag_versions: u64) -> Self {
         let served = replicas.into_iter().map(|replica| (replica, base)).collect();
-        Self { max_lag_versions, patch: PatchRange { since: base, version: base }, served }
+        Self { max_lag_versions, patch: PatchRange { since: base, version: base }, spans: 0, served }
     }
 
     /// The newest patch.
@@ -71,16 +81,22 @@ impl PatchBook {
         self.served.insert(replica, serves);
     }
 
+    /// What every replica that is there serves, as far as it is known: whoever left is forgotten.
+    pub fn serve(&mut self, served: BTreeMap<ReplicaId, Version>) {
+        self.served = served;
+    }
+
     /// The next patch is made: its range, and whether it is read over the positions of the last one too. Versions
     /// may have gaps, but do not fall.
     #[must_use]
     pub fn step(&mut self, version: Version) -> (PatchRange, Pending) {
         let PatchRange { since, version: last } = self.patch;
-        let is_reached = version.0.saturating_sub(since.0) <= self.max_lag_versions;
+        let is_reached = self.spans < self.max_lag_versions;
         // CM-6: a base before `since` gets all, and needs nothing that is pending.
         let needs_pending = self.served.values().any(|&served| since <= served && served < last);
         let pending = if is_reached && needs_pending { Pending::Kept } else { Pending::Dropped };
-        let since = if pending == Pending::Kept { since } else { last };
+        let (since, spans) = if pending == Pending::Kept { (since, self.spans) } else { (last, 0) };
+        self.spans = spans + 1;
         self.patch = PatchRange { since, version };
         (self.patch, pending)
     }
@@ -94,6 +110,6 @@ impl PatchBook {
     /// (CM-10).
     #[must_use]
     pub fn offer(&self, base: Version) -> Offer {
-        if (self.patch.since..=self.patch.version).contains(&base) { Offer::Patch } else { Offer::All }
+        self.patch.offer(base)
     }
 }

@@ -10,6 +10,6 @@ mod sender;
 pub use receiver::{Live, LiveTensor, ReceiverBinding, Staged, TensorMemory};
 pub use replica::{Hook, HookError, ReplicaBinding};
 pub use sender::{
-    DetectorState, FirstVersion, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding,
-    SnapshotState, SourceBinding, StepRequest, plan_over,
+    DetectorState, FirstVersion, Knowledge, Patch, Pending, Publish, SenderBinding, SnapshotState,
+    SourceBinding, StepRequest, plan_over,
 };

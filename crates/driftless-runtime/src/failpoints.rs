@@ -17,6 +17,8 @@ pub enum Site {
     ShardEncodes,
     /// A sender is about to post its payload.
     ShardSends,
+    /// A sender is about to hand over a window.
+    ShardLends,
     /// A receiver is told to take part.
     ReceiverBegins,
     /// A receiver holds every byte and is about to check them.
@@ -25,6 +27,8 @@ pub enum Site {
     ReceiverApplies,
     /// A receiver's scatter has written the first of its tensors.
     ReceiverScatters,
+    /// A receiver has written a window in place.
+    ReceiverTakes,
     /// A receiver is told the decision.
     ReceiverDecides,
     /// A lead is about to call the pause hook.
@@ -35,6 +39,8 @@ pub enum Site {
     LeadResumes,
     /// The coordinator is about to open an attempt.
     CoordinatorBegins,
+    /// The coordinator hears that a sender is ready.
+    CoordinatorHearsReady,
     /// The coordinator hears how an attempt ended.
     CoordinatorHearsEnd,
     /// The supervisor hears of anything.
@@ -71,19 +77,22 @@ impl Site {
     ];
 
     /// Every site within a cluster, in the order of an attempt.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::ShardDetects,
         Self::ShardEncodes,
         Self::ShardSends,
+        Self::ShardLends,
         Self::ReceiverBegins,
         Self::ReceiverStages,
         Self::ReceiverApplies,
         Self::ReceiverScatters,
+        Self::ReceiverTakes,
         Self::ReceiverDecides,
         Self::LeadPauses,
         Self::LeadHearsApplied,
         Self::LeadResumes,
         Self::CoordinatorBegins,
+        Self::CoordinatorHearsReady,
         Self::CoordinatorHearsEnd,
         Self::SupervisorHears,
     ];

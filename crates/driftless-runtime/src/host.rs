@@ -2,8 +2,9 @@
 
 use crate::Shared;
 use crate::actor::{Supervisor, SupervisorMsg};
-use crate::rest::bring_to_rest;
-use ractor::{Actor, ActorRef, concurrency::JoinHandle as ActorHandle, rpc::CallResult};
+use crate::rest::{bring_to_rest, rest};
+use driftless_types::{Member, ReplicaId, Version};
+use ractor::{Actor, ActorRef, RpcReplyPort, concurrency::JoinHandle as ActorHandle, rpc::CallResult};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
@@ -11,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tracing::{error, warn};
 
-/// How long a caller waits for the supervisor to start the actors of new bindings.
+/// How long a caller waits for the supervisor.
 const ADOPT_DEADLINE: Duration = Duration::from_secs(30);
 /// Between two supervisors.
 const RESPAWN_PAUSE: Duration = Duration::from_millis(5);
@@ -62,18 +63,59 @@ impl Host {
     /// # Errors
     /// [`HostError::Silent`] if that takes longer than its deadline.
     pub async fn adopt(&self) -> Result<(), HostError> {
+        self.ask(SupervisorMsg::Adopt).await
+    }
+
+    /// Asks the supervisor, or the one that follows it, until it has answered.
+    async fn ask(&self, question: impl Fn(RpcReplyPort<()>) -> SupervisorMsg) -> Result<(), HostError> {
         let Some(running) = &self.running else { return Err(HostError::Silent) };
         let mut supervisor = running.supervisor.clone();
         let asking = async {
             loop {
                 let current = supervisor.borrow_and_update().clone();
-                if let Ok(CallResult::Success(())) = current.call(SupervisorMsg::Adopt, None).await {
+                if let Ok(CallResult::Success(())) = current.call(&question, None).await {
                     return;
                 }
                 tokio::time::sleep(RESPAWN_PAUSE).await;
             }
         };
         tokio::time::timeout(ADOPT_DEADLINE, asking).await.map_err(|_| HostError::Silent)
+    }
+
+    /// Takes a replica out of the fleet: its actors end for good, an attempt that is open there is decided as a restarted
+    /// lead would, its engine goes on. Gives the version in its memory; `None` if that is of no version, and the engine
+    /// stays out of service.
+    ///
+    /// # Errors
+    /// [`HostError::Silent`] if no supervisor answers.
+    pub async fn release_replica(&self, id: ReplicaId) -> Result<Option<Version>, HostError> {
+        let shared = &self.shared;
+        let plans = shared.plan.replicas().iter().filter(|plan| plan.id == id);
+        let ids: Vec<_> = plans.flat_map(|plan| &plan.receivers).map(|receiver| receiver.id).collect();
+        // First the bindings, so that nobody is started for them again.
+        let replica = shared.registry.unbind_replica(id);
+        let receivers = ids.iter().filter_map(|&id| shared.registry.unbind_receiver(id)).collect();
+        self.release(ids.into_iter().map(Member::Receiver).collect()).await?;
+        let Some(replica) = replica else { return Ok(None) };
+        let left = rest(shared, &replica, receivers).await;
+        shared.ledger.wake();
+        Ok(left)
+    }
+
+    /// Takes the trainer out of the fleet: its actors end for good, and attempts that still need them are given up.
+    ///
+    /// # Errors
+    /// [`HostError::Silent`] if no supervisor answers.
+    pub async fn release_trainer(&self) -> Result<(), HostError> {
+        let ids = self.shared.registry.bound_senders();
+        ids.iter().for_each(|&id| self.shared.registry.unbind_sender(id));
+        self.release(ids.into_iter().map(Member::Sender).collect()).await?;
+        self.shared.trainer_leaves();
+        Ok(())
+    }
+
+    async fn release(&self, members: Vec<Member>) -> Result<(), HostError> {
+        self.ask(|reply| SupervisorMsg::Release(members.clone(), reply)).await
     }
 
     /// Stops every actor, waits until they have ended, then brings every replica to one version and resumes it.

@@ -44,6 +44,8 @@ pub struct NodeOptions {
     pub max_lag_versions: u32,
     /// So large a share of a rank's elements may be remembered as changed; beyond it everything is sent.
     pub max_pending_density: f64,
+    /// How often every rank says where it stands: what it said before may have been lost.
+    pub keep_alive: Duration,
     /// How often one actor may be restarted within [`Self::restart_window`] before its node is unhealthy.
     pub restarts_max: u32,
     /// See [`Self::restarts_max`].
@@ -64,22 +66,25 @@ impl Default for NodeOptions {
                 staging_max_bytes: 16 << 30,
                 round_deadline: Duration::from_secs(10),
                 bandwidth_bytes_per_s: 100_000_000,
+                window_bytes: 64 << 20,
             },
             lead: LeadOptions {
                 staging_deadline: Duration::from_secs(60),
                 pause_deadline: Duration::from_secs(10),
                 apply_deadline: Duration::from_secs(60),
+                taking_deadline: Duration::from_secs(240),
                 repeat_after: Duration::from_millis(500),
             },
             coordinator: CoordinatorOptions {
                 max_attempts: 8,
                 first_back_off: Duration::from_millis(20),
                 longest_back_off: Duration::from_secs(2),
-                attempt_deadline: Duration::from_secs(150),
+                attempt_deadline: Duration::from_secs(300),
             },
             version_deadline: Duration::from_secs(300),
             max_lag_versions: 8,
             max_pending_density: 0.1,
+            keep_alive: Duration::from_millis(500),
             restarts_max: 16,
             restart_window: Duration::from_secs(60),
             restart_back_off: Duration::from_millis(5),

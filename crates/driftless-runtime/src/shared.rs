@@ -14,6 +14,7 @@ use ractor::{ActorCell, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::time::Duration;
 
 /// The state of a node that no actor owns: plan, backends, bindings, ledger, and the addresses of the living.
 pub struct Shared {
@@ -37,6 +38,12 @@ pub struct Shared {
     pub tokio: tokio::runtime::Handle,
     log: OnceLock<LogTarget>,
     stopped: AtomicBool,
+    /// Steps reported by all trainers of this node.
+    sequence: AtomicU64,
+    /// The highest version that was reported here, or is served.
+    newest: AtomicU64,
+    /// Trainers that were detached.
+    trainers_gone: AtomicU64,
 }
 
 impl Shared {
@@ -62,6 +69,9 @@ impl Shared {
             tokio: tokio::runtime::Handle::current(),
             log: OnceLock::new(),
             stopped: AtomicBool::new(false),
+            sequence: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            trainers_gone: AtomicU64::new(0),
         })
     }
 
@@ -74,6 +84,49 @@ impl Shared {
     /// From now on this node publishes to a log. Says whether it did not before.
     pub fn set_log(&self, log: LogTarget) -> bool {
         self.log.set(log).is_ok()
+    }
+
+    /// The shared state of a node that goes on where `former` stopped, under another plan: in higher epochs (CM-5), at
+    /// higher versions.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    #[must_use]
+    pub fn successor(former: &Self, plan: RemapPlan) -> Arc<Self> {
+        let next = Self::new(plan, former.options.clone());
+        next.registry.epochs.store(former.registry.epochs.load(Ordering::Acquire), Ordering::Release);
+        next.note_version(former.newest_version());
+        next
+    }
+
+    /// The number of the next step that is reported.
+    #[must_use]
+    pub fn next_sequence(&self) -> u64 {
+        self.sequence.fetch_add(1, Ordering::AcqRel) + 1
+    }
+
+    /// A version was reported, or is served.
+    pub fn note_version(&self, version: Version) {
+        self.newest.fetch_max(version.0, Ordering::AcqRel);
+    }
+
+    /// The highest version that was reported, or is served: the next one must be higher, whoever reports it.
+    #[must_use]
+    pub fn newest_version(&self) -> Version {
+        Version(self.newest.load(Ordering::Acquire))
+    }
+
+    /// A trainer leaves: whoever waits for its versions hears so.
+    pub fn trainer_leaves(&self) {
+        self.standing.set_moving();
+        self.trainers_gone.fetch_add(1, Ordering::AcqRel);
+        self.ledger.wake();
+    }
+
+    /// How many trainers were detached.
+    #[must_use]
+    pub fn trainers_gone(&self) -> u64 {
+        self.trainers_gone.load(Ordering::Acquire)
     }
 
     /// Nothing moves any more: whoever waits for a version hears so.
@@ -148,6 +201,23 @@ impl Registry {
     /// Adds a replica's binding.
     pub fn bind_replica(&self, binding: Arc<ReplicaBinding>) {
         self.replicas.insert(binding.id, binding);
+    }
+
+    /// Removes a sender's binding and its actor's address.
+    pub(crate) fn unbind_sender(&self, id: SenderId) {
+        self.senders.remove(&id);
+        self.shard_actors.remove(&id);
+    }
+
+    /// Removes a receiver's binding and its actor's address.
+    pub(crate) fn unbind_receiver(&self, id: ReceiverId) -> Option<Arc<ReceiverBinding>> {
+        self.receiver_actors.remove(&id);
+        self.receivers.remove(&id).map(|(_, binding)| binding)
+    }
+
+    /// Removes a replica's binding.
+    pub(crate) fn unbind_replica(&self, id: ReplicaId) -> Option<Arc<ReplicaBinding>> {
+        self.replicas.remove(&id).map(|(_, binding)| binding)
     }
 
     /// The binding of a sender.
@@ -303,17 +373,34 @@ fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
     items
 }
 
+/// How often the optimizer says that it waits.
+const CALL_AGAIN: Duration = Duration::from_millis(2);
+
 /// Between `step_done` and `step_begin` the trainer's weights stand still, and dense values may be read from them.
 #[derive(Debug, Default)]
 pub struct Standing {
     gate: Arc<tokio::sync::RwLock<()>>,
     version: AtomicU64,
+    wanted: tokio::sync::Notify,
 }
 
 impl Standing {
     /// Waits for readers of dense values, then lets the optimizer write for as long as the guard lives.
     pub async fn begin_step(&self) -> tokio::sync::OwnedRwLockWriteGuard<()> {
-        Arc::clone(&self.gate).write_owned().await
+        let alone = Arc::clone(&self.gate).write_owned();
+        tokio::pin!(alone);
+        loop {
+            // Whoever began to read just now has not heard the first call.
+            self.wanted.notify_waiters();
+            if let Ok(guard) = tokio::time::timeout(CALL_AGAIN, &mut alone).await {
+                return guard;
+            }
+        }
+    }
+
+    /// Waits until the optimizer wants to step.
+    pub async fn wanted(&self) {
+        self.wanted.notified().await;
     }
 
     /// The weights now are those of this version.

@@ -26,14 +26,14 @@ pub use driftless_runtime::device::{
     Bitset, Buffer, CpuDevice, Device, DeviceError, HostView, Place, StateBuffer, StepMask, WordBuffer,
 };
 pub use driftless_runtime::layout::{
-    DestTensor, LayoutError, Model, ModelConfig, RemapPlan, RolloutLayout, SenderPlan, ServedDtypes,
-    SourceTensor, Strides, TrainerLayout,
+    DestTensor, LayoutError, Model, ModelConfig, ReceiverPlan, RemapPlan, RolloutLayout, SenderPlan,
+    ServedDtypes, SourceTensor, Strides, TrainerLayout,
 };
 pub use driftless_runtime::numerics::bf16;
 pub use driftless_runtime::numerics::{
     Family, GroupStep, Hyperparameters, Moments, NotInvertible, Optimizer, StepParams,
 };
-pub use driftless_runtime::proto::{Cause, ReplicaOutcome, RootCause};
+pub use driftless_runtime::proto::{AttemptStep, Cause, Effect, ReplicaOutcome, RootCause};
 pub use driftless_runtime::types::{
     Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Shape, Version,
 };

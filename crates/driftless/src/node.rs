@@ -3,13 +3,14 @@
 use crate::log::{Follow, Following, Publishing};
 use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
 use driftless_runtime::binding::{
-    DetectorState, FirstVersion, LiveTensor, ReceiverBinding, ReplicaBinding, SenderBinding, SnapshotState,
-    SourceBinding, TensorMemory, plan_over,
+    DetectorState, FirstVersion, LiveTensor, Pending, ReceiverBinding, ReplicaBinding, SenderBinding,
+    SnapshotState, SourceBinding, TensorMemory, plan_over,
 };
 use driftless_runtime::device::{Buffer, DeviceError};
 use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, ReplicaPlan, SenderPlan};
 use driftless_runtime::log::{FollowBinding, LogIo, LogTarget, PublishOptions};
 use driftless_runtime::numerics::Cast;
+use driftless_runtime::proto::{Engine, PatchBook, Weights};
 use driftless_runtime::types::{ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Detector, Host, NodeOptions, Shared, probe};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,7 +68,9 @@ impl Node {
         for binding in bindings {
             shared.registry.bind_sender(Arc::new(binding));
         }
+        self.prove_trainer(version).await;
         shared.standing.set_version(version);
+        shared.note_version(version);
         if let Some(log) = shared.log() {
             // Its parts were made with the bindings: the publisher finds them when it looks.
             let _ = log.name(version);
@@ -90,10 +93,20 @@ impl Node {
         let shared = self.host.shared();
         let plan = replica_plan(shared, replica)?;
         count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
+        let layout = memory.layout;
+        let hooks = (memory.on_pause.clone(), memory.on_resume.clone());
         let bindings =
             blocking(Arc::clone(shared), move |shared| bind_replica(shared, replica, memory, version))
                 .await?;
-        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, version)));
+        let (version, engine) = match layout {
+            LayoutClaim::Blank => (Version(0), Engine::Paused),
+            LayoutClaim::Proven | LayoutClaim::Trusted => (version, Engine::Serving),
+        };
+        let binding = ReplicaBinding::new(replica, version, engine);
+        hooks.0.into_iter().for_each(|hook| binding.set_on_pause(hook));
+        hooks.1.into_iter().for_each(|hook| binding.set_on_resume(hook));
+        shared.note_version(version);
+        shared.registry.bind_replica(Arc::new(binding));
         for binding in bindings {
             shared.registry.bind_receiver(Arc::new(binding));
         }
@@ -153,12 +166,68 @@ impl Node {
         };
         let (binding, receivers) = blocking(Arc::clone(shared), bind).await?;
         shared.registry.bind_followed(Arc::clone(&binding));
-        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, Version::default())));
+        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, Version::default(), Engine::Serving)));
         for receiver in receivers {
             shared.registry.bind_receiver(receiver);
         }
         self.host.adopt().await?;
         Ok((Rollout::new(Arc::clone(shared), replica), Following::new(binding)))
+    }
+
+    /// A trainer that is attached to replicas which serve its version proves itself by their digests. One that cannot, as
+    /// it was set back or differs, has a history of its own: its first version is sent whole to everyone.
+    async fn prove_trainer(&self, version: Version) {
+        let shared = self.host.shared();
+        let mut proven = true;
+        for plan in shared.plan.replicas().iter().flat_map(|replica| &replica.receivers) {
+            let Some(binding) = shared.registry.receiver(plan.id) else { continue };
+            let live = binding.token().await;
+            if binding.version() < version || live.weights == Weights::Torn {
+                continue; // the patches of this trainer do not lead from there
+            }
+            proven &= binding.version() == version
+                && probe::promised(shared, plan, version).is_some_and(|promised| promised == live.digests);
+        }
+        if proven {
+            return;
+        }
+        for id in shared.registry.bound_senders() {
+            if let Some(binding) = shared.registry.sender(id) {
+                binding.token().await.pending = Some(Pending::unknown());
+            }
+        }
+    }
+
+    /// Takes a replica out of the fleet; its memory is the caller's again. Gives the version that it holds, which the
+    /// engine may go on serving; `None` if it holds none, and the engine is out of service. It may be attached again.
+    ///
+    /// # Errors
+    /// [`NodeError::Host`] if no supervisor answers.
+    pub async fn detach_rollout(&self, rollout: Rollout) -> Result<Option<Version>, NodeError> {
+        Ok(self.host.release_replica(rollout.id()).await?)
+    }
+
+    /// Takes the trainer out of the fleet, at whatever point it is; its memory is the caller's again. Replicas go on
+    /// serving what they serve. A trainer that is attached later reports versions above all that were reported before;
+    /// unless its weights are proven to be what the replicas serve, its first version is sent whole.
+    ///
+    /// # Errors
+    /// [`NodeError::Host`] if no supervisor answers.
+    pub async fn detach_trainer(&self, trainer: Trainer) -> Result<(), NodeError> {
+        drop(trainer);
+        Ok(self.host.release_trainer().await?)
+    }
+
+    /// Goes on under another plan, such as other layouts or more replicas: every actor stops, every replica is brought to
+    /// one version, and patches are dropped. Trainer and rollouts are attached to the new node, at versions that they
+    /// prove; whoever cannot is sent everything. Handles of this node are answered as if it was stopped.
+    ///
+    /// # Errors
+    /// [`NodeError::Host`] if the supervisor does not start.
+    pub async fn replan(self, plan: RemapPlan) -> Result<Self, NodeError> {
+        let former = Arc::clone(self.host.shared());
+        self.host.stop().await;
+        Ok(Self { host: Host::start(Shared::successor(&former, plan)).await? })
     }
 
     /// The names of the ranks whose actors died too often to be started again.
@@ -244,7 +313,7 @@ fn bind_trainer(shared: &Shared, memory: TrainerMemory) -> Result<Vec<SenderBind
         let strides = |source| NodeError::Strides { rank: plan.name.clone(), source };
         let plan = plan_over(plan, &rank).map_err(strides)?;
         let cells = probe::digest_sources(shared, &plan, &rank, cast)?;
-        let detector = detector_state(shared, &plan, &rank, memory.steps_taken, cast)?;
+        let detector = detector_state(shared, &plan, &rank, (version, memory.steps_taken), cast)?;
         let log = shared.log().map(|log| plan_over(&log.plan().senders()[bindings.len()], &rank));
         let log = log.transpose().map_err(strides)?;
         let binding = SenderBinding::new(plan, rank, detector, FirstVersion { version, cells });
@@ -272,7 +341,12 @@ fn bind_replica(
         let live = receiver.tensors.iter().zip(rank).map(|(tensor, memory)| live(receiver, tensor, memory));
         let rank = live.collect::<Result<_, _>>()?;
         let device = &*shared.device;
-        let binding = ReceiverBinding::new(&shared.plan, receiver, rank, version, device, &shared.keys)?;
+        let (version, weights) = match memory.layout {
+            LayoutClaim::Blank => (Version(0), Weights::Torn),
+            LayoutClaim::Proven | LayoutClaim::Trusted => (version, Weights::Whole),
+        };
+        let binding =
+            ReceiverBinding::new(&shared.plan, receiver, rank, version, weights, device, &shared.keys)?;
         if memory.layout == LayoutClaim::Proven {
             prove(shared, receiver, &binding, version)?;
         }
@@ -313,7 +387,7 @@ fn detector_state(
     shared: &Shared,
     plan: &SenderPlan,
     rank: &[SourceBinding],
-    steps_taken: u64,
+    (version, steps_taken): (Version, u64),
     cast: Cast,
 ) -> Result<DetectorState, DeviceError> {
     let pieces = plan.tensors.iter().flat_map(|tensor| &tensor.pieces);
@@ -326,7 +400,9 @@ fn detector_state(
             rank.iter().map(bits).collect::<Result<_, _>>()?
         }
     };
+    let bound = u64::from(shared.options.max_lag_versions);
     Ok(DetectorState {
+        book: PatchBook::new([], version, bound),
         pending: None,
         steps_taken,
         snapshot,

@@ -1,7 +1,7 @@
 //! The rollout's side of the API.
 
 use driftless_runtime::Shared;
-use driftless_runtime::binding::{HookError, TensorMemory};
+use driftless_runtime::binding::{Hook, HookError, TensorMemory};
 use driftless_runtime::device::Buffer;
 use driftless_runtime::proto::Engine;
 use driftless_runtime::types::{Digest, Epoch, ReplicaId, RunId, Version};
@@ -14,6 +14,10 @@ pub struct RolloutMemory {
     pub ranks: Vec<Vec<TensorMemory>>,
     /// Whether the layout is proven when the memory is attached.
     pub layout: LayoutClaim,
+    /// Called before live weights are written; see [`Rollout::on_pause`].
+    pub on_pause: Option<Hook>,
+    /// Called after they were written; see [`Rollout::on_resume`].
+    pub on_resume: Option<Hook>,
 }
 
 impl RolloutMemory {
@@ -21,7 +25,24 @@ impl RolloutMemory {
     #[must_use]
     pub fn new<B: Into<Buffer<u16>>>(ranks: Vec<Vec<B>>, layout: LayoutClaim) -> Self {
         let rank = |rank: Vec<B>| rank.into_iter().map(Into::into).map(TensorMemory::from).collect();
-        Self { ranks: ranks.into_iter().map(rank).collect(), layout }
+        Self::of_tensors(ranks.into_iter().map(rank).collect(), layout)
+    }
+
+    /// Memory of which each tensor says how it lies there.
+    #[must_use]
+    pub const fn of_tensors(ranks: Vec<Vec<TensorMemory>>, layout: LayoutClaim) -> Self {
+        Self { ranks, layout, on_pause: None, on_resume: None }
+    }
+
+    /// The same, with the hook that [`Rollout::on_resume`] would set: an engine that joins out of service must not miss
+    /// its first call.
+    #[must_use]
+    pub fn with_on_resume<F, R>(self, hook: F) -> Self
+    where
+        F: Fn(Version) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        Self { on_resume: Some(Arc::new(move |version| Box::pin(hook(version)))), ..self }
     }
 }
 
@@ -34,6 +55,9 @@ pub enum LayoutClaim {
     Proven,
     /// Nothing is proven now, as for an engine with dummy weights. The first version's digests prove the rest.
     Trusted,
+    /// The memory holds no version yet. The engine counts as paused and must not serve before its resume hook is called:
+    /// everything is sent, written in place and proven first, at the next version that the trainer has ready.
+    Blank,
 }
 
 /// What a replica serves: enough to salt a prefix cache with.
@@ -90,10 +114,24 @@ impl Rollout {
         self.version()
     }
 
+    /// Whether the engine may serve now: it was not paused, or was resumed since. `false` as well where the replica was
+    /// detached.
+    #[must_use]
+    pub fn is_in_service(&self) -> bool {
+        self.binding().is_some_and(|replica| replica.engine() == Engine::Serving)
+    }
+
+    /// Its number in the plan.
+    #[must_use]
+    pub const fn id(&self) -> ReplicaId {
+        self.replica
+    }
+
     /// Waits until the engine serves: its version moves just before the resume hook is called, so that the hook sees it.
     pub async fn settled(&self) {
         let Some(replica) = self.binding() else { return };
-        self.shared.ledger.wait(|_| (replica.engine() == Engine::Serving).then_some(())).await;
+        let serves = || replica.engine() == Engine::Serving || self.shared.is_stopped();
+        self.shared.ledger.wait(|_| serves().then_some(())).await;
     }
 
     /// Sets the hook that is called once per replica before live weights are written; it must drain or hold requests.

@@ -1,7 +1,6 @@
 //! How one version goes, as its reporter sees it.
 
 use crate::trainer::detected;
-use driftless_runtime::binding::LastVersion;
 use driftless_runtime::proto::{Cause, Engine, ReplicaOutcome, RootCause};
 use driftless_runtime::types::{Member, ReceiverId, ReplicaId, Version};
 use driftless_runtime::{Child, Shared, SyncReport};
@@ -43,7 +42,7 @@ enum Progress {
     /// Nothing was reported: there is nothing to wait for.
     Nothing,
     /// Reported; it ends at the deadline at the latest.
-    Open { deadline: Instant, sequence: u64 },
+    Open { deadline: Instant, sequence: u64, trainers_gone: u64 },
 }
 
 impl SyncHandle {
@@ -53,7 +52,8 @@ impl SyncHandle {
 
     pub(crate) fn open(shared: Arc<Shared>, version: Version, base: Version, sequence: u64) -> Self {
         let deadline = Instant::now() + shared.options.version_deadline;
-        Self { shared, version, base, progress: Progress::Open { deadline, sequence } }
+        let trainers_gone = shared.trainers_gone();
+        Self { shared, version, base, progress: Progress::Open { deadline, sequence, trainers_gone } }
     }
 
     pub(crate) const fn deadline(&self) -> Option<Instant> {
@@ -73,7 +73,7 @@ impl SyncHandle {
     ///
     /// It waits for no peer, and ends with the version's deadline at the latest.
     pub async fn detected(&self) {
-        if let Progress::Open { deadline, sequence } = self.progress {
+        if let Progress::Open { deadline, sequence, .. } = self.progress {
             detected(&self.shared, sequence, Some(deadline)).await;
         }
     }
@@ -100,15 +100,17 @@ impl SyncHandle {
 
     /// Waits until the next version may be detected: each replica has committed this one, has failed an attempt at it,
     /// or was behind already. One that hangs delays the next version by one deadline, and no later one.
-    pub(crate) async fn passed(&self) -> LastVersion {
-        let Progress::Open { deadline, .. } = self.progress else { return LastVersion::Settled };
-        let ledger = &self.shared.ledger;
-        let all =
-            ledger.wait(|_| self.outcomes(|id| self.outcome(id).map(|_| ()).or_else(|| self.is_left(id))));
-        let _ = tokio::time::timeout_at(deadline, all).await;
-        let committed = |id: &ReplicaId| self.outcome(*id) == Some(ReplicaOutcome::Committed);
-        let everywhere = self.shared.registry.bound_replicas().iter().all(committed);
-        if everywhere { LastVersion::Settled } else { LastVersion::Outstanding }
+    ///
+    /// Gives what each replica serves then.
+    pub(crate) async fn passed(&self) -> BTreeMap<ReplicaId, Version> {
+        if let Progress::Open { deadline, .. } = self.progress {
+            let ledger = &self.shared.ledger;
+            let gone_by = |id| self.outcome(id).map(|_| ()).or_else(|| self.is_left(id));
+            let all = ledger.wait(|_| self.outcomes(gone_by));
+            let _ = tokio::time::timeout_at(deadline, all).await;
+        }
+        let serves = |id| Some((id, self.shared.registry.replica(id)?.version()));
+        self.shared.registry.bound_replicas().into_iter().filter_map(serves).collect()
     }
 
     fn is_left(&self, id: ReplicaId) -> Option<()> {
@@ -131,7 +133,15 @@ impl SyncHandle {
         if self.shared.is_stopped() {
             return Some(left_behind(id, served, RootCause::Stopped));
         }
-        self.shared.ledger.settled(self.version, id).or_else(|| self.exhausted(id, served))
+        let settled = self.shared.ledger.settled(self.version, id);
+        settled.or_else(|| self.exhausted(id, served)).or_else(|| self.detached(id, served))
+    }
+
+    /// Nobody is left to send it.
+    fn detached(&self, id: ReplicaId, at: Version) -> Option<ReplicaOutcome> {
+        let Progress::Open { trainers_gone, .. } = self.progress else { return None };
+        let is_gone = trainers_gone < self.shared.trainers_gone();
+        is_gone.then(|| left_behind(id, at, RootCause::Detached))
     }
 
     fn exhausted(&self, id: ReplicaId, at: Version) -> Option<ReplicaOutcome> {
@@ -143,7 +153,7 @@ impl SyncHandle {
         };
         let child = self.shared.registry.unhealthy().into_iter().find(concerns)?;
         let Child::Member(member) = child else { return Some(left_behind(id, at, RootCause::Exhausted)) };
-        Some(ReplicaOutcome::Lagging { at, cause: Cause { member, root: RootCause::Exhausted } })
+        Some(ReplicaOutcome::Lagging { at, cause: Cause::new(member, RootCause::Exhausted) })
     }
 
     fn outcomes_at_deadline(&self) -> BTreeMap<ReplicaId, ReplicaOutcome> {

@@ -32,7 +32,7 @@ pub struct StepGuard {
 /// The trainer's handle: it reports steps, and learns how they ended.
 pub struct Trainer {
     shared: Arc<Shared>,
-    /// Steps reported so far.
+    /// The number of the last step reported; 0 before the first.
     sequence: u64,
     last: SyncHandle,
 }
@@ -69,21 +69,24 @@ impl Trainer {
         if self.shared.is_stopped() {
             return Err(NodeError::Stopped);
         }
-        if version <= base {
-            return Err(NodeError::VersionNotGrowing { found: version, last: base });
+        // CM-1: versions only grow, also above what a trainer before this one has reported.
+        let last = base.max(self.shared.newest_version());
+        if version <= last {
+            return Err(NodeError::VersionNotGrowing { found: version, last });
         }
         self.shared.standing.set_version(version);
         drop(step);
         self.shared.ledger.open(version, info_span!(parent: None, "sync", %version));
         let _reporting = Step::StepDone.span(&self.shared, version, "trainer").entered();
-        self.sequence += 1;
+        self.sequence = self.shared.next_sequence();
         let sequence = self.sequence;
+        self.shared.note_version(version);
         let handle = SyncHandle::open(Arc::clone(&self.shared), version, base, sequence);
         let previous = std::mem::replace(&mut self.last, handle.clone());
         let shared = Arc::clone(&self.shared);
         self.shared.tokio.spawn(async move {
             // A patch made before the outcome of the version below it is known is a proven way to lose elements.
-            let publish = Publish::Now { version, base, last: previous.passed().await };
+            let publish = Publish::Now { version, served: previous.passed().await };
             let log = shared.log().map_or(LogStep::Absent, |log| log.name(version));
             shared.report_step(&StepRequest { sequence, params, publish, log });
         });
@@ -96,7 +99,7 @@ impl Trainer {
         // The values of the last version are gone: whoever still needs them whole waits for the next.
         self.shared.standing.set_moving();
         drop(step);
-        self.sequence += 1;
+        self.sequence = self.shared.next_sequence();
         let publish = Publish::Later;
         let (sequence, log) = (self.sequence, LogStep::Absent);
         self.shared.report_step(&StepRequest { sequence, params, publish, log });

@@ -3,8 +3,9 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::{
-    Family, LayoutClaim, Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding,
-    StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory, Version, WordBuffer,
+    Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId, Rollout,
+    RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory, Version,
+    WordBuffer,
 };
 use driftless_testkit::{TinyTrainer, tiny_plan};
 
@@ -42,8 +43,7 @@ impl Fleet {
         attached: usize,
         options: NodeOptions,
     ) -> Result<Self> {
-        let layouts = rollouts.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
-        let plan = tiny_plan(&trainer.parse()?, &layouts)?;
+        let plan = plan_of(trainer, rollouts)?;
         let policy = TinyTrainer::new(&plan, 7);
         let live: Vec<Vec<Vec<WordBuffer>>> = plan
             .replicas()
@@ -52,13 +52,7 @@ impl Fleet {
             .map(|replica| replica.receivers.iter().map(|r| buffers(policy.expected_words(r))).collect())
             .collect();
         let node = Node::start(plan, options).await?;
-        let memory = TrainerMemory {
-            ranks: sources(&policy),
-            steps_taken: 0,
-            version: Version(0),
-            family: Family::Torch,
-        };
-        let trainer = node.attach_trainer(memory).await?;
+        let trainer = node.attach_trainer(trainer_memory(&policy, 0)).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
             let memory = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
@@ -126,6 +120,86 @@ impl Fleet {
         Ok(sync.committed().await)
     }
 
+    /// Attaches the next replica of the plan, with memory that holds what `layout` says: the newest version, or nothing.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn join(&mut self, layout: LayoutClaim) -> Result<()> {
+        let memory = self.memory_for(self.rollouts.len(), layout)?;
+        self.join_with(memory).await
+    }
+
+    /// Memory for a replica of the plan, kept for comparison as that of the next one.
+    ///
+    /// # Errors
+    /// A plan without such a replica.
+    pub fn memory_for(&mut self, replica: usize, layout: LayoutClaim) -> Result<RolloutMemory> {
+        let plan = self.node.plan().replicas().get(replica).context("the plan has such a replica")?;
+        let mut words: Vec<Vec<Vec<u16>>> =
+            plan.receivers.iter().map(|receiver| self.policy.expected_words(receiver)).collect();
+        if layout == LayoutClaim::Blank {
+            // Not a number, and no padding that was cleared.
+            blank(self.node.plan().replicas()[replica].receivers.as_slice(), &mut words);
+        }
+        let ranks: Vec<Vec<WordBuffer>> = words.into_iter().map(buffers).collect();
+        self.live.push(ranks.clone());
+        Ok(RolloutMemory::new(ranks, layout))
+    }
+
+    /// Attaches the next replica with this memory.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn join_with(&mut self, memory: RolloutMemory) -> Result<()> {
+        let id = ReplicaId(u32::try_from(self.rollouts.len())?);
+        self.rollouts.push(self.node.attach_rollout(id, memory, Version(self.version)).await?);
+        Ok(())
+    }
+
+    /// Detaches the last replica: the version that its memory holds.
+    ///
+    /// # Errors
+    /// A fleet without replicas.
+    pub async fn leave(&mut self) -> Result<Option<Version>> {
+        let rollout = self.rollouts.pop().context("a replica is attached")?;
+        self.live.pop();
+        Ok(self.node.detach_rollout(rollout).await?)
+    }
+
+    /// Detaches the trainer, and attaches one with these weights, which it says are `version`.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn restart_trainer(self, policy: TinyTrainer, version: u64) -> Result<Self> {
+        let Self { node, trainer, rollouts, live, version: newest, .. } = self;
+        node.detach_trainer(trainer).await?;
+        let trainer = node.attach_trainer(trainer_memory(&policy, version)).await?;
+        Ok(Self { node, trainer, rollouts, policy, live, version: newest.max(version), params: None })
+    }
+
+    /// Goes on with other layouts of the rollouts; none of them is attached yet.
+    ///
+    /// # Errors
+    /// A layout that does not fit, or what the node has against it.
+    pub async fn replan(self, trainer: &str, rollouts: &[&str]) -> Result<(Self, Vec<Vec<Vec<WordBuffer>>>)> {
+        let plan = plan_of(trainer, rollouts)?;
+        let Self { node, policy, live, version, .. } = self;
+        let node = node.replan(plan).await?;
+        let trainer = node.attach_trainer(trainer_memory(&policy, version)).await?;
+        let fleet =
+            Self { node, trainer, rollouts: Vec::new(), policy, live: Vec::new(), version, params: None };
+        Ok((fleet, live))
+    }
+
+    /// Attaches the next replica with memory that another fleet's replica had.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn join_again(&mut self, ranks: Vec<Vec<WordBuffer>>) -> Result<()> {
+        self.live.push(ranks.clone());
+        self.join_with(RolloutMemory::new(ranks, LayoutClaim::Proven)).await
+    }
+
     /// Waits until the engines serve again: a version moves just before its resume hook is called.
     pub async fn settled(&self) {
         for rollout in &self.rollouts {
@@ -186,6 +260,32 @@ pub struct Left {
     pub words: Vec<Vec<u16>>,
     /// The words of the newest version.
     pub expected: Vec<Vec<u16>>,
+}
+
+fn plan_of(trainer: &str, rollouts: &[&str]) -> Result<RemapPlan> {
+    let layouts = rollouts.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
+    Ok(tiny_plan(&trainer.parse()?, &layouts)?)
+}
+
+fn trainer_memory(policy: &TinyTrainer, version: u64) -> TrainerMemory {
+    TrainerMemory {
+        ranks: sources(policy),
+        steps_taken: policy.steps_taken(),
+        version: Version(version),
+        family: Family::Torch,
+    }
+}
+
+/// Spoils every word that belongs to the model; padding stays as it is, for nobody sends it.
+fn blank(receivers: &[ReceiverPlan], words: &mut [Vec<Vec<u16>>]) {
+    for (receiver, ranks) in receivers.iter().zip(words) {
+        for (tensor, words) in receiver.tensors.iter().zip(ranks) {
+            let held: u64 = tensor.boxes.iter().map(|dest| dest.canonical.elements()).sum();
+            if Some(held) == tensor.shape.elements() {
+                words.fill(0x7fc0);
+            }
+        }
+    }
 }
 
 fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {

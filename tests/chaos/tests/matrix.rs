@@ -129,5 +129,11 @@ async fn cm1_cm12_leads_die_at_every_point() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn cm5_cm12_coordinators_and_supervisors_die_at_every_point() {
-    all_survive(&[Site::CoordinatorBegins, Site::CoordinatorHearsEnd, Site::SupervisorHears]).await;
+    all_survive(&[
+        Site::CoordinatorBegins,
+        Site::CoordinatorHearsReady,
+        Site::CoordinatorHearsEnd,
+        Site::SupervisorHears,
+    ])
+    .await;
 }

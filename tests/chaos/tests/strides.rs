@@ -131,7 +131,7 @@ impl PaddedFleet {
         let memory = TrainerMemory { ranks, steps_taken: 0, version: Version(0), family: Family::Torch };
         let trainer = node.attach_trainer(memory).await.unwrap();
         for (id, ranks) in (0..).map(ReplicaId).zip(&live) {
-            let memory = RolloutMemory { ranks: ranks.clone(), layout: LayoutClaim::Proven };
+            let memory = RolloutMemory::of_tensors(ranks.clone(), LayoutClaim::Proven);
             node.attach_rollout(id, memory, Version(0)).await.unwrap();
         }
         Self { node, trainer, policy, sources, live, version: 0 }
@@ -246,7 +246,7 @@ async fn strides_of_another_kind_are_refused_by_name() {
     let mut ranks = vec![words.into_iter().map(WordBuffer::new).map(TensorMemory::from).collect::<Vec<_>>()];
     ranks[0][nth].strides = Some(strides.clone());
     let refused = node
-        .attach_rollout(ReplicaId(0), RolloutMemory { ranks, layout: LayoutClaim::Trusted }, Version(0))
+        .attach_rollout(ReplicaId(0), RolloutMemory::of_tensors(ranks, LayoutClaim::Trusted), Version(0))
         .await;
     names(refused.err().unwrap(), &name);
     let state = |state: TensorState| SourceBinding::new(state.master, state.exp_avg, state.exp_avg_sq);

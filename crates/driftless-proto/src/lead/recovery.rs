@@ -1,13 +1,38 @@
 //! A lead that comes back: it decides nothing before every receiver has said where it stands.
 
 use super::{Command, Lead, State, Step};
-use crate::{Cause, Engine, FromLead, Phase, RootCause, TimerId, TimerKind, Verdict};
+use crate::{AttemptStep, Cause, Engine, FromLead, Phase, RootCause, TimerId, TimerKind, Verdict};
 use driftless_types::{Attempt, Epoch, Fence, ReceiverId};
 use std::collections::BTreeMap;
 
 /// The timer of a lead that recovers: it belongs to no attempt.
 pub(super) const ASK_AGAIN: TimerId =
     TimerId { epoch: Epoch { counter: 0, incarnation: 0 }, attempt: Attempt(0), kind: TimerKind::AskAgain };
+
+impl State {
+    /// The step at which something fails that fails now.
+    pub(super) const fn step(&self) -> Option<AttemptStep> {
+        match self {
+            Self::Gathering { .. } => Some(AttemptStep::Staging),
+            Self::Pausing { .. } | Self::Leaving { .. } => Some(AttemptStep::Pausing),
+            Self::Taking { .. } => Some(AttemptStep::Taking),
+            Self::Applying { .. } => Some(AttemptStep::Applying),
+            Self::Recovering { .. } => Some(AttemptStep::Recovering),
+            Self::Resting | Self::Deciding { .. } | Self::Resuming { .. } | Self::Reopening => None,
+        }
+    }
+
+    /// The same; if it is a rollback now, its cause knows the step.
+    pub(super) fn blamed(self, step: Option<AttemptStep>) -> Self {
+        match self {
+            Self::Deciding { fence, verdict: Verdict::RolledBack(cause), engine, waiting } => {
+                let verdict = Verdict::RolledBack(cause.during(step));
+                Self::Deciding { fence, verdict, engine, waiting }
+            }
+            state => state,
+        }
+    }
+}
 
 impl Lead {
     /// Asks every receiver that has not answered, and will ask again.

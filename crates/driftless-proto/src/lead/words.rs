@@ -29,6 +29,16 @@ pub enum Verdict {
     RolledBack(Cause),
 }
 
+impl Verdict {
+    /// What was heard after it: it changes no decision, and belongs to the chain of causes.
+    pub(super) fn then(self, later: Cause) -> Self {
+        match self {
+            Self::Committed => Self::Committed,
+            Self::RolledBack(first) => Self::RolledBack(first.then(later)),
+        }
+    }
+}
+
 /// The lead's word to the coordinator.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Outcome {

@@ -2,12 +2,14 @@
 
 use crate::words::{fence, receiver, sender};
 use driftless_proto::{
-    Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Decision, Engine,
-    ExchangeCommand, ExchangeEvent, FromLead, Intake, Lead, LeadCommand, LeadEvent, LeadOptions, Limits,
-    Needs, Outcome, Participant, ParticipantCommand, ParticipantEvent, PatchRange, Phase, RootCause, Shape,
-    TimerId, TimerKind, ToLead, Verdict, Weights,
+    AttemptStep, Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Decision,
+    Effect, Engine, ExchangeCommand, ExchangeEvent, FromLead, Intake, Lead, LeadCommand, LeadEvent,
+    LeadOptions, Limits, Needs, Outcome, Participant, ParticipantCommand, ParticipantEvent, PatchRange,
+    Phase, RootCause, Shape, TimerId, TimerKind, ToLead, Verdict, Weights,
 };
-use driftless_types::{Fence, Incarnation, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version};
+use driftless_types::{
+    Fence, Incarnation, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -189,12 +191,14 @@ fn cm14_a_torn_replica_stays_out_of_service_and_takes_everything_next() {
     let (lead, _) = feed(lead, LeadEvent::Begin(first, Intake::InPlace));
     let (lead, _) = feed(lead, LeadEvent::Paused(first, Ok(())));
     // The sender dies: in place it is needed to the end.
-    let cause = Cause { member: sender(0), root: RootCause::Died };
+    let cause = Cause::new(sender(0), RootCause::Died);
     let (lead, commands) = feed(lead, LeadEvent::Abort(first, cause.clone()));
     assert_eq!(commands, tell(&FromLead::Decide(first, Decision::Rollback)));
     let (lead, _) = feed(lead, LeadEvent::Member(receiver(0, 0), ToLead::Done(first, Decision::Rollback)));
     let (lead, commands) = feed(lead, LeadEvent::Member(receiver(0, 1), ToLead::Torn(first)));
     let outcome = report(&commands);
+    // The chain of causes knows the step, and what else was heard.
+    let cause = Cause { step: Some(AttemptStep::Taking), ..cause };
     assert_eq!((&outcome.verdict, outcome.intake), (&Verdict::RolledBack(cause), Intake::InPlace));
     // It is out of service already: no second pause.
     let second = fence(1, 2, 1);
@@ -227,6 +231,26 @@ fn ex5_what_nobody_can_stage_is_taken_in_place() {
     let (lead, _) = feed(lead, LeadEvent::Member(receiver(0, 1), refused));
     let (_, commands) = both(lead, &ToLead::Done(fence, Decision::Rollback));
     assert_eq!(report(&commands).intake, Intake::InPlace);
+}
+
+#[test]
+fn the_chain_of_causes_puts_what_failed_first_before_what_it_led_to() {
+    let fence = fence(1, 1, 1);
+    let (lead, _) = lead(Engine::Serving, &Phase::Serving(None));
+    let (lead, _) = feed(lead, LeadEvent::Begin(fence, Intake::Staged));
+    // A receiver meets the end of the sender before the coordinator says who died.
+    let cut = RootCause::Transport("cut".into());
+    let (lead, _) = feed(lead, LeadEvent::Member(receiver(0, 1), ToLead::Failed(fence, cut.clone())));
+    let (lead, _) = feed(lead, LeadEvent::Abort(fence, Cause::new(sender(0), RootCause::Died)));
+    let again = ToLead::Failed(fence, RootCause::Aborted);
+    let (lead, _) = feed(lead, LeadEvent::Member(receiver(0, 0), again.clone()));
+    let (lead, _) = feed(lead, LeadEvent::Member(receiver(0, 0), again));
+    let (_, commands) = both(lead, &ToLead::Done(fence, Decision::Rollback));
+    let Verdict::RolledBack(cause) = &report(&commands).verdict else { unreachable!("it cannot commit") };
+    let effect = |rank, root| Effect { member: Member::Receiver(receiver(0, rank)), root };
+    assert_eq!((cause.member, &cause.root), (sender(0), &RootCause::Died));
+    assert_eq!(cause.step, Some(AttemptStep::Staging));
+    assert_eq!(cause.effects, [effect(1, cut), effect(0, RootCause::Aborted)]);
 }
 
 // The coordinator.

@@ -481,7 +481,7 @@ impl<'a> Shell<'a> {
 
     fn sender_failed(&mut self, id: u32, fence: Fence, root: RootCause) {
         let Some(me) = self.state.address(Actor::Sender(id)) else { return };
-        let cause = Cause { member: Member::Sender(SenderId(id)), root };
+        let cause = Cause::new(Member::Sender(SenderId(id)), root);
         let failed = CoordinatorEvent::SenderFailed(fence, cause);
         self.say(me, Actor::Coordinator, Word::ToCoordinator(failed));
     }

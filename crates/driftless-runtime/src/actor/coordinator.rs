@@ -71,6 +71,9 @@ impl Actor for CoordinatorActor {
         if matches!(event, CoordinatorEvent::Ended(..)) {
             failpoints.pass(Site::CoordinatorHearsEnd, None, me.get_cell()).await?;
         }
+        if matches!(event, CoordinatorEvent::SenderReady(..)) {
+            failpoints.pass(Site::CoordinatorHearsReady, None, me.get_cell()).await?;
+        }
         for command in state.machine.handle(event) {
             if matches!(command, CoordinatorCommand::Begin { .. }) {
                 failpoints.pass(Site::CoordinatorBegins, None, me.get_cell()).await?;
@@ -97,9 +100,9 @@ fn execute(state: &mut CoordinatorState, me: &ActorRef<CoordinatorMsg>, command:
 }
 
 fn begin(shared: &Arc<Shared>, fence: Fence, replica: ReplicaId, needs: &Needs) {
-    info!(%fence, %replica, base = %needs.base, "an attempt begins");
+    info!(%fence, %replica, base = %needs.base, intake = ?needs.intake, "an attempt begins");
     shared.ledger.begin_attempt(fence.version, replica);
-    shared.registry.tell_receiver(lead(replica), ReceiverMsg::Begin(fence));
+    shared.registry.tell_receiver(lead(replica), ReceiverMsg::Begin(fence, needs.intake));
     for sender in shared.registry.bound_senders() {
         shared.registry.tell_shard(sender, ShardMsg::Begin { fence, replica, needs: needs.clone() });
     }

@@ -2,13 +2,16 @@
 
 mod lead;
 mod member;
+mod place;
 
 use super::{CoordinatorMsg, Tasks};
 use crate::binding::{ReceiverBinding, ReplicaBinding, Staged};
+use crate::work::Window;
 use crate::{Shared, Site};
 use driftless_codec::FragmentRecord;
 use driftless_proto::{
-    Cause, CoordinatorEvent, FromLead, Lead, LeadEvent, Participant, RootCause, TimerId, TimerKind, ToLead,
+    Cause, CoordinatorEvent, FromLead, Intake, Lead, LeadEvent, Participant, RootCause, TimerId, TimerKind,
+    ToLead, Weights,
 };
 use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, SenderId, Version};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
@@ -20,14 +23,14 @@ use tracing::Span;
 /// What a rollout rank hears.
 #[derive(Debug)]
 pub(crate) enum ReceiverMsg {
-    /// Its binding is in order again: what was committed and what was applied there.
-    Restored(Option<Fence>, Option<Fence>),
+    /// Its binding is in order again: what was committed and what was applied there, and whether it is a version.
+    Restored(Option<Fence>, Option<Fence>, Weights),
     /// Its binding could not be put in order.
     Broken(RootCause),
     /// A new coordinator of this epoch asks who is there.
     Announce(Epoch),
     /// To the lead: the coordinator opens an attempt.
-    Begin(Fence),
+    Begin(Fence, Intake),
     /// To the lead: the coordinator gives an attempt up.
     Abort(Fence, Cause),
     /// To the lead: a receiver speaks.
@@ -36,9 +39,11 @@ pub(crate) enum ReceiverMsg {
     FromLead(Incarnation, FromLead),
     /// A round has moved, or has not.
     Moved(Fence, Result<Arrived, RootCause>),
+    /// A window of a sender was written, or was not.
+    WindowMoved(Fence, SenderId, Result<(), RootCause>),
     /// Every byte of an attempt was checked.
     Checked(Fence, Result<(), RootCause>),
-    /// The scatter has ended.
+    /// The scatter, or the proof of what was taken in place, has ended.
     Scattered(Fence, Result<(), RootCause>),
     /// The undo log was played back.
     Undone(Fence, Result<(), RootCause>),
@@ -48,6 +53,8 @@ pub(crate) enum ReceiverMsg {
     Paused(Fence, Result<(), RootCause>),
     /// To the lead: the resume hook has answered.
     Resumed,
+    /// It is time to say again where this rank stands.
+    KeepAlive,
     /// A timer fired.
     Timer(TimerId),
 }
@@ -83,6 +90,8 @@ pub(crate) struct ReceiverState {
     leading: Option<Leading>,
     records: BTreeMap<SenderId, Vec<FragmentRecord>>,
     payload: BTreeMap<SenderId, bytes::Bytes>,
+    /// How each sender's part is cut when everything is taken in place; empty otherwise.
+    windows: BTreeMap<SenderId, Arc<Vec<Window>>>,
     moved_at: Instant,
     tasks: Tasks,
 }
@@ -105,10 +114,14 @@ impl Actor for ReceiverActor {
             leading: None,
             records: BTreeMap::new(),
             payload: BTreeMap::new(),
+            windows: BTreeMap::new(),
             moved_at: Instant::now(),
             tasks: Tasks::new(me.get_cell()),
         };
         state.restore(me.clone());
+        let alive = me.clone();
+        let every = state.shared.options.keep_alive;
+        state.tasks.repeat(every, move || drop(alive.cast(ReceiverMsg::KeepAlive)));
         state.shared.registry.enter_receiver(id, me);
         Ok(state)
     }
@@ -121,14 +134,17 @@ impl Actor for ReceiverActor {
     ) -> Result<(), ActorProcessingErr> {
         state.pass_failpoint(&me, &message).await?;
         match message {
-            ReceiverMsg::Restored(committed, applied) => state.restored(&me, committed, applied)?,
+            ReceiverMsg::Restored(committed, applied, weights) => {
+                state.restored(&me, committed, applied, weights)?;
+            }
             ReceiverMsg::Broken(root) => return Err(root.into()),
             ReceiverMsg::Announce(epoch) => state.announce(&me, epoch),
-            ReceiverMsg::Begin(fence) => state.lead(&me, LeadEvent::Begin(fence)),
+            ReceiverMsg::Begin(fence, intake) => state.lead(&me, LeadEvent::Begin(fence, intake)),
             ReceiverMsg::Abort(fence, cause) => state.lead(&me, LeadEvent::Abort(fence, cause)),
             ReceiverMsg::ToLead(from, word) => state.lead(&me, LeadEvent::Member(from, word)),
             ReceiverMsg::Paused(fence, outcome) => state.lead(&me, LeadEvent::Paused(fence, outcome)),
             ReceiverMsg::Resumed => state.lead(&me, LeadEvent::Resumed),
+            ReceiverMsg::KeepAlive => state.say_again(&me),
             ReceiverMsg::Timer(id) => state.timer(&me, id)?,
             message => state.member(&me, message)?,
         }
@@ -143,7 +159,8 @@ impl ReceiverState {
         message: &ReceiverMsg,
     ) -> Result<(), ActorProcessingErr> {
         let site = match message {
-            ReceiverMsg::FromLead(_, FromLead::Begin(_)) => Site::ReceiverBegins,
+            ReceiverMsg::FromLead(_, FromLead::Begin(..)) => Site::ReceiverBegins,
+            ReceiverMsg::WindowMoved(_, _, Ok(())) => Site::ReceiverTakes,
             ReceiverMsg::Moved(_, Ok(Arrived::Payload(_))) => Site::ReceiverStages,
             ReceiverMsg::FromLead(_, FromLead::Apply(_)) => Site::ReceiverApplies,
             ReceiverMsg::FromLead(_, FromLead::Decide(..)) => Site::ReceiverDecides,
@@ -161,10 +178,10 @@ impl ReceiverState {
             let mut live = binding.token().await; // CM-9
             let run = move || {
                 crate::work::recover(&shared, &binding, &mut live)?;
-                Ok::<_, RootCause>((live.committed, live.applied))
+                Ok::<_, RootCause>((live.committed, live.applied, live.weights))
             };
             let message = match tokio::task::spawn_blocking(run).await {
-                Ok(Ok((committed, applied))) => ReceiverMsg::Restored(committed, applied),
+                Ok(Ok((committed, applied, weights))) => ReceiverMsg::Restored(committed, applied, weights),
                 Ok(Err(root)) => ReceiverMsg::Broken(root),
                 Err(panicked) => ReceiverMsg::Broken(RootCause::Task(panicked.to_string())),
             };
@@ -177,10 +194,11 @@ impl ReceiverState {
         me: &ActorRef<ReceiverMsg>,
         committed: Option<Fence>,
         applied: Option<Fence>,
+        weights: Weights,
     ) -> Result<(), ActorProcessingErr> {
         let id = self.binding.id;
         let limits = self.shared.options.limits.clone();
-        let participant = Participant::restore(self.shape(), limits, committed, applied);
+        let participant = Participant::restore(self.shape(), limits, committed, applied, weights);
         let phase = participant.phase();
         self.participant = Some(participant);
         let up = CoordinatorMsg::Heard(CoordinatorEvent::ReceiverUp(id));
@@ -200,6 +218,15 @@ impl ReceiverState {
         let up = CoordinatorMsg::Heard(CoordinatorEvent::ReceiverUp(self.binding.id));
         self.shared.registry.tell_coordinator(up);
         self.lead(me, LeadEvent::NewEpoch(epoch));
+    }
+
+    fn say_again(&mut self, me: &ActorRef<ReceiverMsg>) {
+        if self.participant.is_none() {
+            return; // the first word of this actor says it all
+        }
+        let up = CoordinatorMsg::Heard(CoordinatorEvent::ReceiverUp(self.binding.id));
+        self.shared.registry.tell_coordinator(up);
+        self.lead(me, LeadEvent::KeepAlive);
     }
 
     fn timer(&mut self, me: &ActorRef<ReceiverMsg>, id: TimerId) -> Result<(), ActorProcessingErr> {

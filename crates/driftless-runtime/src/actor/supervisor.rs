@@ -1,12 +1,12 @@
 //! The supervisor: whoever dies is started again, with the binding it had.
 
-use super::{CoordinatorActor, ReceiverActor, ShardActor};
+use super::{CoordinatorActor, ReceiverActor, ShardActor, Tasks};
 use crate::actor::coordinator::member_down;
 use crate::log::{FollowerActor, PublisherActor};
 use crate::{Shared, Site};
 use driftless_types::{Member, ReceiverId, ReplicaId, SenderId};
 use ractor::{Actor, ActorCell, ActorId, ActorProcessingErr, ActorRef, RpcReplyPort, SupervisionEvent};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,8 +41,12 @@ impl fmt::Display for Child {
 pub(crate) enum SupervisorMsg {
     /// Start actors for all bindings that have none, then answer.
     Adopt(RpcReplyPort<()>),
+    /// End the actors of these members for good, then answer.
+    Release(Vec<Member>, RpcReplyPort<()>),
     /// The back-off of a child is over.
     Restart(Child),
+    /// The rest of these children is over.
+    Wake(Vec<Child>),
 }
 
 /// Starts the children of a node and restarts them under a budget.
@@ -51,8 +55,12 @@ pub(crate) struct Supervisor;
 /// What is lost when the supervisor dies: its successor starts everybody anew.
 pub(crate) struct SupervisorState {
     shared: Arc<Shared>,
-    children: BTreeMap<ActorId, Child>,
+    children: BTreeMap<ActorId, (Child, ActorCell)>,
     deaths: BTreeMap<Child, VecDeque<Instant>>,
+    /// Children that are not started before their rest is over.
+    resting: BTreeSet<Child>,
+    /// What brings replicas to rest; it ends with the supervisor.
+    tasks: Tasks,
 }
 
 impl Actor for Supervisor {
@@ -69,7 +77,13 @@ impl Actor for Supervisor {
         for orphan in shared.registry.children() {
             let _ = orphan.kill_and_wait(None).await;
         }
-        let mut state = SupervisorState { shared, children: BTreeMap::new(), deaths: BTreeMap::new() };
+        let mut state = SupervisorState {
+            shared,
+            children: BTreeMap::new(),
+            deaths: BTreeMap::new(),
+            resting: BTreeSet::new(),
+            tasks: Tasks::new(me.get_cell()),
+        };
         state.start(&me, Child::Coordinator).await?;
         state.adopt(&me).await?;
         Ok(state)
@@ -86,7 +100,17 @@ impl Actor for Supervisor {
                 state.adopt(&me).await?;
                 let _ = reply.send(());
             }
-            SupervisorMsg::Restart(child) => state.start(&me, child).await?,
+            SupervisorMsg::Release(members, reply) => state.release(&members, reply),
+            SupervisorMsg::Restart(child) if state.may_start(child) => state.start(&me, child).await?,
+            SupervisorMsg::Restart(_) => {}
+            SupervisorMsg::Wake(children) => {
+                for child in children {
+                    state.resting.remove(&child);
+                    if state.may_start(child) {
+                        state.start(&me, child).await?;
+                    }
+                }
+            }
         }
         Ok(())
     }
@@ -121,11 +145,54 @@ impl SupervisorState {
         let publisher = self.shared.log().map(|_| Child::Publisher);
         for child in members.chain(followers).chain(publisher).collect::<Vec<_>>() {
             let waits_for_restart = self.deaths.get(&child).is_some_and(|deaths| !deaths.is_empty());
-            if !waits_for_restart && !self.children.values().any(|&known| known == child) {
+            if !waits_for_restart && self.may_start(child) {
                 self.start(me, child).await?;
             }
         }
         Ok(())
+    }
+
+    /// Whether a child has no actor, is not at rest, and has not left.
+    fn may_start(&self, child: Child) -> bool {
+        let registry = &self.shared.registry;
+        let is_bound = match child {
+            Child::Coordinator => true,
+            Child::Member(Member::Sender(id)) => registry.sender(id).is_some(),
+            Child::Member(Member::Receiver(id)) => registry.receiver(id).is_some(),
+        };
+        is_bound
+            && !self.resting.contains(&child)
+            && !self.children.values().any(|(known, _)| *known == child)
+    }
+
+    /// Forgets children, whose ends are then nobody's death any more; gives their actors.
+    fn take(&mut self, children: &[Child]) -> Vec<ActorCell> {
+        let taken = |(child, _): &(Child, ActorCell)| children.contains(child);
+        let actors = self.children.values().filter(|known| taken(known)).map(|(_, actor)| actor.clone());
+        let actors = actors.collect();
+        self.children.retain(|_, known| !taken(known));
+        for child in children {
+            if let Child::Member(member) = child {
+                self.shared.registry.tell_coordinator(member_down(*member));
+            }
+        }
+        actors
+    }
+
+    fn release(&mut self, members: &[Member], reply: RpcReplyPort<()>) {
+        let children: Vec<Child> = members.iter().map(|&member| Child::Member(member)).collect();
+        let actors = self.take(&children);
+        for child in &children {
+            self.deaths.remove(child);
+            self.resting.remove(child);
+            self.shared.registry.revived(*child);
+        }
+        self.tasks.spawn(async move {
+            for actor in actors {
+                let _ = actor.kill_and_wait(None).await;
+            }
+            let _ = reply.send(());
+        });
     }
 
     async fn start(&mut self, me: &ActorRef<SupervisorMsg>, child: Child) -> Result<(), ActorProcessingErr> {
@@ -136,7 +203,7 @@ impl SupervisorState {
             Child::Publisher => self.spawn(me, PublisherActor, Arc::clone(&self.shared)).await,
             Child::Follower(id) => self.spawn(me, FollowerActor, (Arc::clone(&self.shared), id)).await,
         }?;
-        self.children.insert(actor.get_id(), child);
+        self.children.insert(actor.get_id(), (child, actor));
         self.shared.registry.revived(child);
         Ok(())
     }
@@ -169,7 +236,7 @@ impl SupervisorState {
     }
 
     fn died(&mut self, me: &ActorRef<SupervisorMsg>, actor: &ActorCell, reason: &str) {
-        let Some(child) = self.children.remove(&actor.get_id()) else { return };
+        let Some((child, _)) = self.children.remove(&actor.get_id()) else { return };
         if let Child::Member(member) = child {
             self.shared.registry.tell_coordinator(member_down(member));
         }
@@ -178,11 +245,38 @@ impl SupervisorState {
             error!(%child, reason, rest_s = rest.as_secs(), "an actor died too often and rests");
             self.shared.registry.exhausted(child);
             self.shared.ledger.wake();
-            me.send_after(rest, move || SupervisorMsg::Restart(child));
+            self.lay_to_rest(me, child, rest);
             return;
         };
         warn!(%child, reason, pause_ms = pause.as_millis(), "an actor died and is restarted");
         me.send_after(pause, move || SupervisorMsg::Restart(child));
+    }
+
+    /// CM-15: nobody waits for an actor at rest. Without one of its receivers a replica cannot end an attempt, so the
+    /// others rest with it, and what is open there is decided from the bindings: its engine does not stand still for
+    /// so long.
+    fn lay_to_rest(&mut self, me: &ActorRef<SupervisorMsg>, child: Child, rest: Duration) {
+        let Child::Member(Member::Receiver(ReceiverId { replica: id, .. })) = child else {
+            self.resting.insert(child);
+            me.send_after(rest, move || SupervisorMsg::Wake(vec![child]));
+            return;
+        };
+        let plans = self.shared.plan.replicas().iter().filter(|plan| plan.id == id);
+        let ids: Vec<ReceiverId> =
+            plans.flat_map(|plan| &plan.receivers).map(|receiver| receiver.id).collect();
+        let children: Vec<Child> = ids.iter().map(|&id| Child::Member(Member::Receiver(id))).collect();
+        let actors = self.take(&children);
+        self.resting.extend(children.iter().copied());
+        let shared = Arc::clone(&self.shared);
+        self.tasks.spawn(async move {
+            for actor in actors {
+                let _ = actor.kill_and_wait(None).await;
+            }
+            let Some(replica) = shared.registry.replica(id) else { return };
+            let receivers = ids.into_iter().filter_map(|id| shared.registry.receiver(id)).collect();
+            crate::rest::rest(&shared, &replica, receivers).await;
+        });
+        me.send_after(rest, move || SupervisorMsg::Wake(children.clone()));
     }
 
     /// The pause before a restart; `None` if the child died too often within the window.

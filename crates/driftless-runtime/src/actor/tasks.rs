@@ -56,6 +56,16 @@ impl Tasks {
         }
     }
 
+    /// Calls `fire` again and again, with so much time in between, as long as the actor lives.
+    pub(crate) fn repeat(&mut self, every: Duration, fire: impl Fn() + Send + 'static) {
+        self.start(async move {
+            loop {
+                tokio::time::sleep(every).await;
+                fire();
+            }
+        });
+    }
+
     /// An attempt is over here: its timers do not fire any more.
     pub(crate) fn disarm(&mut self, fence: &Fence) {
         self.timers.retain(|id, timer| {

@@ -4,6 +4,7 @@ use driftless_codec::Section;
 use driftless_device::{Buffer, Device, DeviceError, UndoLog, WordBuffer};
 use driftless_layout::{DestTensor, Fragment, LayoutError, ReceiverPlan, RemapPlan, StridedDest, Strides};
 use driftless_numerics::DigestKeys;
+use driftless_proto::Weights;
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version, element_offset, index_of};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,6 +110,10 @@ pub struct Live {
     pub staged: Option<Staged>,
     /// The attempt that is written and compared, but not decided.
     pub applied: Option<Fence>,
+    /// Whether the weights are a version: CM-14 hangs on it, so it is set before the first word is written in place.
+    pub weights: Weights,
+    /// The newest attempt that has written in place.
+    pub taking: Option<Fence>,
     /// The attempt that was committed last.
     pub committed: Option<Fence>,
     /// Tensors whose digest did not match: what is in memory is not what is remembered, so they are hashed anew.
@@ -130,7 +135,7 @@ pub struct ReceiverBinding {
 }
 
 impl ReceiverBinding {
-    /// The binding of a rank whose memory holds `version`; hashes all of it once.
+    /// The binding of a rank whose memory holds `version`, or no version if it is torn; hashes all of it once.
     ///
     /// # Errors
     /// [`DeviceError`] if the memory is not what the plan says.
@@ -139,6 +144,7 @@ impl ReceiverBinding {
         receiver: &ReceiverPlan,
         memory: Vec<LiveTensor>,
         version: Version,
+        weights: Weights,
         device: &dyn Device,
         keys: &DigestKeys,
     ) -> Result<Self, DeviceError> {
@@ -155,6 +161,8 @@ impl ReceiverBinding {
             undo,
             staged: None,
             applied: None,
+            weights,
+            taking: None,
             committed: None,
             suspect: BTreeSet::new(),
             changed: 0,

@@ -26,14 +26,14 @@ pub struct ReplicaBinding {
 }
 
 impl ReplicaBinding {
-    /// The binding of a replica that serves `version`.
+    /// The binding of a replica that serves `version`, or that is out of service until it has taken everything.
     #[must_use]
-    pub fn new(id: ReplicaId, version: Version) -> Self {
+    pub fn new(id: ReplicaId, version: Version, engine: Engine) -> Self {
         Self {
             id,
             on_pause: RwLock::default(),
             on_resume: RwLock::default(),
-            paused: AtomicBool::new(false),
+            paused: AtomicBool::new(engine == Engine::Paused),
             incarnations: AtomicU64::new(0),
             serving: watch::Sender::new((Epoch::default(), version)),
         }

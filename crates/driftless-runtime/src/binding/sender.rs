@@ -4,7 +4,8 @@ use crate::log::LogStep;
 use driftless_device::{Buffer, ChangeList, ElementSet, StepMask};
 use driftless_layout::{LayoutError, RemapPlan, SenderPlan, SourceMemory, Strides};
 use driftless_numerics::{Cast, NotInvertible, StepParams};
-use driftless_types::{Digest, ParamId, SenderId, Version, element_offset, index_of};
+use driftless_proto::{PatchBook, PatchRange};
+use driftless_types::{Digest, ParamId, ReplicaId, SenderId, Version, element_offset, index_of};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -107,15 +108,15 @@ impl StepRequest {
     /// The version that the weights are; that of an unpublished step is not known yet.
     #[must_use]
     pub const fn version(&self) -> Option<Version> {
-        match self.publish {
-            Publish::Now { version, .. } => Some(version),
+        match &self.publish {
+            Publish::Now { version, .. } => Some(*version),
             Publish::Later => None,
         }
     }
 }
 
 /// What becomes of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Publish {
     /// Its changes are remembered until a later step is published.
     Later,
@@ -123,29 +124,16 @@ pub enum Publish {
     Now {
         /// The version.
         version: Version,
-        /// The version that was published before it.
-        base: Version,
-        /// How that one ended.
-        last: LastVersion,
+        /// What each attached replica serves now that the version before has ended, or was given up.
+        served: BTreeMap<ReplicaId, Version>,
     },
 }
 
-/// How the version below a new one ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LastVersion {
-    /// Every attached replica serves it: its patch is done with.
-    Settled,
-    /// Some replica does not, or it is not known: its patch is remembered.
-    Outstanding,
-}
-
-/// What one step changed on one rank: right for any receiver at a version from `base` to below `version`.
+/// What one step changed on one rank.
 #[derive(Clone, Debug)]
 pub struct Patch {
-    /// The version it leads to.
-    pub version: Version,
-    /// The oldest version it leads from.
-    pub base: Version,
+    /// The version it leads to, and the oldest that it leads from.
+    pub range: PatchRange,
     /// How the trainer makes its served bits.
     pub cast: Cast,
     /// Per source tensor the elements that may have changed.
@@ -157,16 +145,12 @@ pub struct Patch {
     /// Masters of the source tensors that hold such parameters, as they were at `version`; of all tensors, if a replica
     /// had to do without dense values at the version before.
     pub kept: BTreeMap<u32, Buffer<f32>>,
-    /// Whether the change set of the BF16 parameters is known; if not, everything goes whole.
-    pub knowledge: Knowledge,
-    /// How many versions it spans.
-    pub versions: u32,
 }
 
-/// Whether a patch knows what changed.
+/// Whether it is known what changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {
-    /// The changes are those of the patch.
+    /// The changes are those that were found.
     Changes,
     /// The detection failed: everything may have changed.
     Nothing,
@@ -185,9 +169,19 @@ pub struct Pending {
     pub gates: Vec<NotInvertible>,
 }
 
+impl Pending {
+    /// Nothing is known of what changed: the next patch says so.
+    #[must_use]
+    pub const fn unknown() -> Self {
+        Self { bits: Vec::new(), dense: BTreeSet::new(), knowledge: Knowledge::Nothing, gates: Vec::new() }
+    }
+}
+
 /// What the detector remembers from one step to the next.
 #[derive(Debug)]
 pub struct DetectorState {
+    /// Which bases the newest patch is right for.
+    pub book: PatchBook,
     /// Changes that the next patch must carry beside those of its own step.
     pub pending: Option<Pending>,
     /// The optimizer's step counter of each parameter at the last detection.
@@ -342,7 +336,7 @@ impl SenderBinding {
         if self.first.version == version {
             return Some(self.first.cells.clone());
         }
-        self.patch().filter(|patch| patch.version == version).map(|patch| patch.cells.clone())
+        self.patch().filter(|patch| patch.range.version == version).map(|patch| patch.cells.clone())
     }
 
     /// The token of this binding: waits until the former holder's task has ended (CM-9).

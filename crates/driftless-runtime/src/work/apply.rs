@@ -3,7 +3,7 @@
 use crate::binding::{Live, ReceiverBinding, Staged};
 use crate::{Failpoints, Fault, Shared, Site};
 use driftless_layout::RemapPlan;
-use driftless_proto::RootCause;
+use driftless_proto::{RootCause, Weights};
 use driftless_types::{Digest, Fence, Member, ReceiverId, index_of};
 use ractor::ActorCell;
 use std::collections::BTreeSet;
@@ -84,7 +84,7 @@ fn strike_in_task(failpoints: &Failpoints, me: ReceiverId, actor: &ActorCell) {
     }
 }
 
-fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
+pub(super) fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
     (0u32..)
         .zip(found.iter().zip(promised))
         .filter(|(_, (found, promised))| found != promised)
@@ -92,7 +92,7 @@ fn differing(found: &[Digest], promised: &[Digest]) -> BTreeSet<u32> {
         .collect()
 }
 
-fn named<'a>(
+pub(super) fn named<'a>(
     plan: &'a RemapPlan,
     receiver: ReceiverId,
     tensors: &BTreeSet<u32>,
@@ -101,7 +101,8 @@ fn named<'a>(
     tensors.iter().map(|&index| all[index_of(index.into())].name.as_str())
 }
 
-/// Plays the undo log back: every bit is that of the version before.
+/// Plays the undo log back: every bit is that of the version before. Of what was written in place there is no log, and
+/// the weights stay torn.
 ///
 /// # Errors
 /// [`RootCause::Task`] if the log does not fit the memory, which no plan allows.
@@ -142,6 +143,7 @@ pub(crate) fn seal(shared: &Shared, binding: &ReceiverBinding, live: &mut Live, 
     live.old_digests = None;
     live.applied = None;
     live.staged = None;
+    live.weights = Weights::Whole;
     live.committed = Some(*fence);
     shared.ledger.applied(fence.version, binding.id.replica, live.changed);
     binding.set_version(fence.version);

@@ -43,7 +43,7 @@ pub(crate) fn detect(
     let plan = binding.plan(&shared.plan);
     let mut gates = Vec::new();
     let verdicts = judge(shared, plan, step, state, &mut gates);
-    let span = pending::prepare(shared, binding, state, step.publish)?;
+    let next = pending::prepare(shared, binding, state, &step.publish)?;
     // Whatever cuts the pass short leaves a snapshot that is partly ahead.
     let before = std::mem::replace(&mut state.snapshot_state, SnapshotState::Torn);
     // Unknown until the pass has looked at every master.
@@ -63,8 +63,8 @@ pub(crate) fn detect(
     state.steps_taken = steps_after(shared, plan, step);
     let classes = detected.iter_mut().map(|detected| std::mem::take(&mut detected.classes)).collect();
     let found = Found { detected, dense, knowledge, gates, cast };
-    let gates = pending::conclude(shared, binding, state, found, span)?;
-    if let Some(patch) = binding.patch().filter(|patch| Some(patch.version) == step.version()) {
+    let gates = pending::conclude(shared, binding, state, found, next)?;
+    if let Some(patch) = binding.patch().filter(|patch| Some(patch.range.version) == step.version()) {
         log::conclude(shared, binding, step.log, log::Step { patch: &patch, classes });
     }
     binding.clear_masks();
@@ -153,7 +153,7 @@ fn pass(
         .iter()
         .zip(&binding.memory)
         .map(|(tensor, memory)| {
-            let pending = match (bits.as_mut().and_then(Iterator::next), step.publish) {
+            let pending = match (bits.as_mut().and_then(Iterator::next), &step.publish) {
                 (None, _) => Pending::Absent,
                 (Some(bits), Publish::Later) => Pending::Collect(bits.lend()),
                 (Some(bits), Publish::Now { .. }) => Pending::Drain(bits.lend()),

@@ -1,12 +1,12 @@
 //! Step 5 and the first half of step 6: a patch, seen by one replica, as records and sections per receiver.
 
-use crate::binding::{Knowledge, Patch, SenderBinding};
+use crate::binding::{Patch, SenderBinding};
 use crate::{Phase, Shared, Step};
 use bytes::Bytes;
 use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_section};
 use driftless_device::{DeviceError, Elements, Lent};
 use driftless_layout::{Edge, Fragment, SenderPlan};
-use driftless_proto::{Needs, RootCause};
+use driftless_proto::{Needs, Offer, RootCause};
 use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -27,8 +27,6 @@ enum Mode {
     Sparse,
     /// Whole, from what the patch kept.
     Kept,
-    /// Whole, from the trainer's weights.
-    Live,
     /// Whole, because its tensor failed its digest.
     Repair,
 }
@@ -58,8 +56,12 @@ pub(crate) fn encode(
     needs: &Needs,
 ) -> Result<BTreeMap<ReceiverId, Outgoing>, RootCause> {
     let started = Instant::now();
-    let patch = binding.patch().filter(|patch| patch.version == fence.version);
+    let patch = binding.patch().filter(|patch| patch.range.version == fence.version);
     let patch = patch.ok_or_else(|| RootCause::Task("no patch is held for this version".into()))?;
+    // CM-6: an older base takes everything, and in place.
+    if patch.range.offer(needs.base) == Offer::All {
+        return Err(RootCause::Uncovered { base: needs.base, since: patch.range.since });
+    }
     let plan = binding.plan(&shared.plan);
     let ordered = Step::Order.span(shared, fence.version, &plan.name);
     let edges: Vec<&Edge> =
@@ -97,12 +99,7 @@ fn mode(patch: &Patch, needs: &Needs, edge: &Edge, fragment: &Fragment) -> Mode 
     if patch.dense.contains(&fragment.param) {
         return Mode::Kept;
     }
-    if marked {
-        return Mode::Repair;
-    }
-    // A patch (c, v] is right for any base in [c, v): an older or unknown one gets everything.
-    let covers = patch.base <= needs.base && needs.base < patch.version;
-    if covers && patch.knowledge == Knowledge::Changes { Mode::Sparse } else { Mode::Live }
+    if marked { Mode::Repair } else { Mode::Sparse }
 }
 
 impl Encoder<'_> {
@@ -140,7 +137,7 @@ impl Encoder<'_> {
             Mode::Kept => {
                 self.named(fragment, self.shared.device.gather(&self.kept, fragment, self.patch.cast))
             }
-            Mode::Live | Mode::Repair => self.whole(fragment)?.ok_or(RootCause::WeightsMoved),
+            Mode::Repair => self.whole(fragment)?.ok_or(RootCause::WeightsMoved),
         };
         self.remap += started.elapsed();
         changes

@@ -1,30 +1,22 @@
 //! From changes to a patch: what earlier steps left over is carried along.
 //!
+//! Which bases the patch is right for, and whether the last one's positions are still needed, the book says (CM-6).
 //! Two things leave something over: a step that was not published, and a version that some replica does not serve.
 //! Both are one mechanism: positions ORed into a bitset, which the pass over the next step lists with the bits that are
 //! there then. The union is a superset: an element that returned to its old bits may be sent, never missed.
 
 use super::detect::Found;
 use crate::Shared;
-use crate::binding::{
-    DetectorState, Knowledge, LastVersion, Patch, Pending, Publish, SenderBinding, SourceBinding,
-};
+use crate::binding::{DetectorState, Knowledge, Patch, Pending, Publish, SenderBinding, SourceBinding};
 use driftless_device::{Buffer, ChangeList, DeviceError};
 use driftless_layout::SenderPlan;
 use driftless_numerics::NotInvertible;
-use driftless_types::{Digest, ParamId, Version, index_of};
+use driftless_proto::{PatchBook, PatchRange, Pending as Kept};
+use driftless_types::{Digest, ParamId, index_of};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The versions that the patch of a step leads between; `None` for a step that is not published.
-pub(super) type Span = Option<PatchSpan>;
-
-/// See [`Span`].
-#[derive(Clone, Copy)]
-pub(super) struct PatchSpan {
-    version: Version,
-    base: Version,
-    versions: u32,
-}
+/// The book as it will be when the step is published; `None` for a step that is not.
+pub(super) type NextBook = Option<PatchBook>;
 
 /// Before the pass: whatever the next patch must carry beside its own step is in the pending set afterwards. May be
 /// done twice for one step: a set does not mind.
@@ -32,18 +24,25 @@ pub(super) fn prepare(
     shared: &Shared,
     binding: &SenderBinding,
     state: &mut DetectorState,
-    publish: Publish,
-) -> Result<Span, DeviceError> {
-    Ok(match publish {
-        Publish::Later => {
-            pending_of(shared, binding, state)?;
-            None
-        }
-        Publish::Now { version, base, last } => {
-            let (base, versions) = carry_last_version(shared, binding, state, last)?.unwrap_or((base, 1));
-            Some(PatchSpan { version, base, versions })
-        }
-    })
+    publish: &Publish,
+) -> Result<NextBook, DeviceError> {
+    let Publish::Now { version, served } = publish else {
+        pending_of(shared, binding, state)?;
+        return Ok(None);
+    };
+    let mut book = state.book.clone();
+    book.serve(served.clone());
+    let patch = binding.patch();
+    let listed: usize = patch.iter().flat_map(|patch| &patch.changes).map(ChangeList::count).sum();
+    if too_dense(shared, binding, listed as u64) {
+        book.forget();
+    }
+    if book.step(*version).1 == Kept::Kept
+        && let Some(patch) = patch
+    {
+        carry(shared, binding, state, &patch)?;
+    }
+    Ok(Some(book))
 }
 
 /// What is pending; made when it is needed first.
@@ -65,28 +64,19 @@ fn empty(shared: &Shared, binding: &SenderBinding) -> Result<Pending, DeviceErro
     Ok(Pending { bits, dense: BTreeSet::new(), knowledge: Knowledge::Changes, gates: Vec::new() })
 }
 
-/// Makes the next patch right for replicas that do not serve the last version either, within the bounds of lagging.
-/// Beyond them, and after a patch that did not know what changed, such a replica is sent everything.
-fn carry_last_version(
+/// Makes the next patch right for replicas that do not serve the last version either.
+fn carry(
     shared: &Shared,
     binding: &SenderBinding,
     state: &mut DetectorState,
-    last: LastVersion,
-) -> Result<Option<(Version, u32)>, DeviceError> {
-    let Some(patch) = binding.patch().filter(|_| last == LastVersion::Outstanding) else { return Ok(None) };
-    let listed: usize = patch.changes.iter().map(ChangeList::count).sum();
-    if patch.knowledge == Knowledge::Nothing
-        || patch.versions > shared.options.max_lag_versions
-        || too_dense(shared, binding, listed as u64)
-    {
-        return Ok(None);
-    }
+    patch: &Patch,
+) -> Result<(), DeviceError> {
     let pending = pending_of(shared, binding, state)?;
     for (bits, changes) in pending.bits.iter_mut().zip(&patch.changes) {
         shared.device.remember(bits, changes)?;
     }
     pending.dense.extend(&patch.dense);
-    Ok(Some((patch.base, patch.versions + 1)))
+    Ok(())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
@@ -101,9 +91,9 @@ pub(super) fn conclude(
     binding: &SenderBinding,
     state: &mut DetectorState,
     found: Found,
-    span: Span,
+    next: NextBook,
 ) -> Result<Vec<NotInvertible>, DeviceError> {
-    let Some(span) = span else {
+    let Some(mut book) = next else {
         return remember(shared, binding, state, found);
     };
     let mut found = found;
@@ -115,7 +105,11 @@ pub(super) fn conclude(
         }
     }
     let gates = std::mem::take(&mut found.gates);
-    binding.keep(patch(shared, binding, found, span)?);
+    if found.knowledge == Knowledge::Nothing {
+        book.forget();
+    }
+    binding.keep(patch(shared, binding, found, book.patch())?);
+    state.book = book;
     Ok(gates)
 }
 
@@ -140,7 +134,7 @@ fn patch(
     shared: &Shared,
     binding: &SenderBinding,
     found: Found,
-    span: PatchSpan,
+    range: PatchRange,
 ) -> Result<Patch, DeviceError> {
     let plan = binding.plan(&shared.plan);
     let mut cells = vec![Digest::ZERO; index_of(plan.cells.into())];
@@ -151,9 +145,7 @@ fn patch(
         changes.push(detected.changes);
     }
     let kept = keep_whole(shared, binding, plan, &found.dense)?;
-    let PatchSpan { version, base, versions } = span;
-    let (dense, cast, knowledge) = (found.dense, found.cast, found.knowledge);
-    Ok(Patch { version, base, cast, changes, cells, dense, kept, knowledge, versions })
+    Ok(Patch { range, cast: found.cast, changes, cells, dense: found.dense, kept })
 }
 
 /// Copies the masters of the tensors that hold parameters which go whole: they must outlive the next step.

@@ -17,14 +17,19 @@ use std::time::Instant;
 use tracing::Instrument;
 
 impl ReceiverState {
-    /// EX-2: the plan gives the size of round 1.
+    /// EX-2: the plan gives the size of round 1, and the windows of everything.
     pub(super) fn shape(&self) -> Shape {
         let me = self.binding.id;
-        let edges = self.shared.plan.senders().iter().filter_map(|sender| {
-            let edge = self.shared.plan.edge(sender.id, me)?;
-            Some((Member::Sender(sender.id), (edge.fragments.len() * RECORD_BYTES) as u64))
-        });
-        Shape { sends: BTreeMap::new(), receives: edges.collect() }
+        let edges = || {
+            let senders = self.shared.plan.senders().iter();
+            senders.filter_map(|sender| {
+                Some((Member::Sender(sender.id), &self.shared.plan.edge(sender.id, me)?.fragments))
+            })
+        };
+        let limit = self.shared.options.limits.window_bytes;
+        let records = edges().map(|(from, fragments)| (from, (fragments.len() * RECORD_BYTES) as u64));
+        let windows = edges().map(|(from, fragments)| (from, work::window_count(fragments, limit)));
+        Shape { sends: BTreeMap::new(), receives: records.collect(), windows: windows.collect() }
     }
 
     /// What concerns this rank as a receiver.
@@ -38,6 +43,11 @@ impl ReceiverState {
             // Bytes of an attempt that this rank has left, which were under way when it did.
             ReceiverMsg::Moved(fence, _) if !self.is_open(fence) => return Ok(()),
             ReceiverMsg::Moved(fence, outcome) => ParticipantEvent::Exchange(fence, self.arrived(outcome)),
+            ReceiverMsg::WindowMoved(fence, ..) if !self.is_open(fence) => return Ok(()),
+            ReceiverMsg::WindowMoved(fence, from, outcome) => {
+                let moved = outcome.map(|()| ExchangeEvent::WindowMoved(Member::Sender(from)));
+                ParticipantEvent::Exchange(fence, moved.unwrap_or_else(ExchangeEvent::Failed))
+            }
             ReceiverMsg::Checked(fence, outcome) => ParticipantEvent::Checked(fence, outcome),
             ReceiverMsg::Scattered(fence, outcome) => ParticipantEvent::Scattered(fence, outcome),
             ReceiverMsg::Undone(fence, Ok(())) => ParticipantEvent::Undone(fence),
@@ -101,6 +111,7 @@ impl ReceiverState {
         match command {
             ParticipantCommand::Exchange(fence, command) => self.exchange(me, fence, command),
             ParticipantCommand::Check(fence) => self.check(me.clone(), fence),
+            ParticipantCommand::Prove(fence) => self.prove(me.clone(), fence),
             ParticipantCommand::Scatter(fence) => self.scatter(me.clone(), fence),
             ParticipantCommand::Undo(fence) => self.undo(me.clone(), fence),
             ParticipantCommand::Seal(fence) => self.seal(me.clone(), fence),
@@ -108,6 +119,7 @@ impl ReceiverState {
                 self.rest(&fence);
                 self.records.clear();
                 self.payload.clear();
+                self.windows.clear();
             }
             ParticipantCommand::Tell(word) => self.tell_lead(word),
         }
@@ -122,6 +134,11 @@ impl ReceiverState {
     fn exchange(&mut self, me: &ActorRef<ReceiverMsg>, fence: Fence, command: ExchangeCommand) {
         match command {
             ExchangeCommand::Post { round, receives, .. } => self.post(me.clone(), fence, round, receives),
+            ExchangeCommand::Window { peer: Member::Sender(from), index } => {
+                self.window(me.clone(), fence, from, index);
+            }
+            // Nobody but a sender has anything for a receiver.
+            ExchangeCommand::Window { .. } => {}
             ExchangeCommand::ArmTimer { id, after } => {
                 let me = me.clone();
                 self.tasks.arm(id, after, move || drop(me.cast(ReceiverMsg::Timer(id))));
@@ -218,7 +235,7 @@ impl ReceiverState {
     }
 
     /// Runs a loop over the live weights on a blocking thread, under the binding's token.
-    fn with_live(
+    pub(super) fn with_live(
         &mut self,
         run: impl FnOnce(&Shared, &ReceiverBinding, &mut Live) -> Result<(), RootCause> + Send + 'static,
         then: impl FnOnce(Result<(), RootCause>) + Send + 'static,
