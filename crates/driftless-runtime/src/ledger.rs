@@ -1,10 +1,12 @@
 //! What is known of each version, outside every actor: who has detected it, how it ended where, and what it cost.
 
+use bytes::Bytes;
 use driftless_numerics::NotInvertible;
 use driftless_proto::ReplicaOutcome;
 use driftless_types::{ReplicaId, SenderId, Version};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::watch;
 use tracing::Span;
@@ -60,6 +62,9 @@ pub struct SyncReport {
     pub dense_bytes: u64,
     /// Bytes sent to all receivers by all attempts, records and headers included.
     pub wire_bytes: u64,
+    /// The most bytes of windows that were in memory at once, from the cast to the write, over all ranks; 0 if nothing was
+    /// taken in place.
+    pub window_bytes_peak: u64,
     /// Per phase the time of the slowest rank.
     pub phases: BTreeMap<Phase, Duration>,
     /// Fragments that were sent whole because a digest had not matched.
@@ -85,11 +90,30 @@ pub struct Ledger {
     entries: Mutex<BTreeMap<Version, Entry>>,
     detected: Mutex<BTreeMap<u64, BTreeSet<SenderId>>>,
     changed: watch::Sender<u64>,
+    windows: Arc<AtomicU64>,
+}
+
+/// A window in memory.
+struct Held {
+    bytes: Vec<u8>,
+    windows: Arc<AtomicU64>,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.windows.fetch_sub(self.bytes.len() as u64, Ordering::AcqRel);
+    }
 }
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { entries: Mutex::default(), detected: Mutex::default(), changed: watch::Sender::new(0) }
+        Self { entries: Mutex::default(), detected: Mutex::default(), changed: watch::Sender::new(0), windows: Arc::default() }
     }
 }
 
@@ -124,6 +148,16 @@ impl Ledger {
             // The sender lives in `self`: this wait ends with the next change.
             let _ = changes.changed().await;
         }
+    }
+
+    /// Counts a window of a version as long as any of its bytes is in use.
+    pub(crate) fn hold(&self, version: Version, bytes: Vec<u8>) -> Bytes {
+        let count = bytes.len() as u64;
+        let now = self.windows.fetch_add(count, Ordering::AcqRel) + count;
+        self.update(version, |entry| {
+            entry.report.window_bytes_peak = entry.report.window_bytes_peak.max(now);
+        });
+        Bytes::from_owner(Held { bytes, windows: Arc::clone(&self.windows) })
     }
 
     /// Opens the trace of a version.

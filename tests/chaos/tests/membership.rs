@@ -183,6 +183,10 @@ async fn cm15_an_engine_does_not_stand_still_while_a_receiver_of_its_replica_res
         // All or nothing: what it serves is one version, by the bindings alone.
         let served = fleet.rollouts[1].version().version;
         assert!(served == Version(1) || served == Version(2), "{served}");
+        // It has rested: its replica follows again.
+        while !fleet.node.unhealthy().is_empty() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         fleet.rollouts[1].wait_for(Version(2)).await;
         fleet.settled().await;
         fleet.ensure_identical().unwrap();

@@ -7,6 +7,7 @@ use driftless::{
     Site, Version,
 };
 use driftless_chaos::Fleet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -57,6 +58,46 @@ async fn cm14_a_blank_joiner_takes_the_newest_version_and_then_follows_by_change
         assert!(outcome.report.sent < outcome.report.elements / 4 && outcome.report.repaired == 0);
         fleet.ensure_identical().unwrap();
     }
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn cm8_every_dtype_arrives_exactly_by_changes_and_in_place() {
+    let failpoints = Failpoints::default();
+    let (mut fleet, _) = joined(&failpoints, options(&failpoints)).await;
+    let tensors = fleet.node.plan().replicas().iter().flat_map(|r| &r.receivers).flat_map(|r| &r.tensors);
+    let dtypes: BTreeSet<usize> = tensors.map(|tensor| tensor.dtype.words()).collect();
+    assert_eq!(dtypes, BTreeSet::from([1, 2]), "one served in BF16, one in FP32");
+    fleet.rollouts[1].wait_for(Version(1)).await;
+    for _ in 0..2 {
+        fleet.settled().await;
+        fleet.ensure_identical().unwrap();
+        assert!(fleet.step().await.unwrap().is_committed_everywhere());
+    }
+    fleet.ensure_identical().unwrap();
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn ex5_no_more_than_a_window_of_each_pair_is_in_memory() {
+    let failpoints = Failpoints::default();
+    let mut options = options(&failpoints);
+    options.limits.window_bytes = 512;
+    // What waits in the transport for a receiver that has not asked is bounded by this, too.
+    options.limits.staging_max_bytes = 16 << 10;
+    // All of it is sent at the first version, as nothing is known of the trainer's history.
+    let mut fleet = Fleet::start_only(TRAINER, &ROLLOUTS, 1, options).await.unwrap();
+    fleet.step_unpublished().await;
+    fleet.join(LayoutClaim::Blank).await.unwrap();
+    let outcome = fleet.step().await.unwrap();
+    assert!(outcome.is_committed_everywhere(), "{:?}", outcome.replicas);
+    fleet.ensure_identical().unwrap();
+    let pairs: usize = fleet.node.plan().senders().iter().map(|sender| sender.edges.len()).sum();
+    // A row may be longer than so small a window; every section has a header and a checksum.
+    let most = pairs as u64 * 2048;
+    let report = outcome.report;
+    assert!(report.window_bytes_peak > 0 && report.window_bytes_peak <= most, "{report:?}");
+    assert!(report.wire_bytes > 4 * most, "{} bytes moved, at most {most} at once", report.wire_bytes);
     fleet.stop().await;
 }
 

@@ -52,7 +52,7 @@ fn records() -> ExchangeEvent {
     ExchangeEvent::RecordsMoved { announced: BTreeMap::from([(sender(0), 16)]) }
 }
 
-const fn window(fence: Fence, peer: driftless_types::Member, index: u32) -> ParticipantCommand {
+const fn window(fence: Fence, peer: Member, index: u32) -> ParticipantCommand {
     ParticipantCommand::Exchange(fence, ExchangeCommand::Window { peer, index })
 }
 

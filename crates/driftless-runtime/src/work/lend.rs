@@ -179,6 +179,6 @@ impl Loan {
             window::encode_rows(&rows, self.fence.version, &words, &mut out);
         }
         self.shared.ledger.took(self.fence.version, Phase::Encode, started.elapsed());
-        Ok(out.into())
+        Ok(self.shared.ledger.hold(self.fence.version, out))
     }
 }

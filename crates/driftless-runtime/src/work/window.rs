@@ -125,7 +125,9 @@ pub(crate) fn encode_rows(rows: &Fragment, version: Version, words: &ChangeSet, 
 #[expect(clippy::unwrap_used, reason = "tests fail by panic")]
 mod tests {
     use super::*;
+    use driftless_codec::{Expected, Section};
     use driftless_layout::{Model, ModelConfig, RemapPlan, ServedDtypes};
+    use driftless_types::Dtype;
 
     fn plan() -> RemapPlan {
         let json = r#"{"model_type":"qwen3_moe","vocab_size":512,"hidden_size":32,"num_hidden_layers":1,
@@ -161,6 +163,32 @@ mod tests {
                     assert!(total <= limit || total == bytes(&window[0]).1, "{total} bytes in a window");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn cm8_rows_of_every_dtype_are_read_as_the_plan_says_or_not_at_all() {
+        let plan = plan();
+        let fragments = || plan.senders().iter().flat_map(|s| &s.edges).flat_map(|edge| &edge.fragments);
+        for dtype in [Dtype::Bf16, Dtype::Fp32] {
+            let mut fragment = fragments().find(|fragment| fragment.canonical.rows > 1).unwrap().clone();
+            fragment.dtype = dtype;
+            let rows = rows_of(&fragment, &(1..fragment.canonical.rows));
+            // Every bit pattern that a word can have: infinities, and what is not a number, are bits as well.
+            let words: Vec<u16> =
+                (0..=u16::MAX).cycle().take(index_of(rows.elements()) * dtype.words()).collect();
+            let mut out = Vec::new();
+            encode_rows(&rows, Version(3), &ChangeSet::All(words.clone()), &mut out);
+            let expected = |dtype| Expected {
+                fragment: rows.index,
+                dtype,
+                elements: rows.elements(),
+                version: Version(3),
+            };
+            let other = if dtype == Dtype::Bf16 { Dtype::Fp32 } else { Dtype::Bf16 };
+            assert!(Section::parse(&mut out.clone().into(), &expected(other)).is_err());
+            let section = Section::parse(&mut out.into(), &expected(dtype)).unwrap();
+            assert_eq!(section.changes(), ChangeSet::All(words));
         }
     }
 
