@@ -67,7 +67,10 @@ impl Host {
     }
 
     /// Asks the supervisor, or the one that follows it, until it has answered.
-    async fn ask(&self, question: impl Fn(RpcReplyPort<()>) -> SupervisorMsg) -> Result<(), HostError> {
+    async fn ask(
+        &self,
+        question: impl Fn(RpcReplyPort<()>) -> SupervisorMsg + Send + Sync,
+    ) -> Result<(), HostError> {
         let Some(running) = &self.running else { return Err(HostError::Silent) };
         let mut supervisor = running.supervisor.clone();
         let asking = async {

@@ -113,7 +113,12 @@ impl Drop for Held {
 
 impl Default for Ledger {
     fn default() -> Self {
-        Self { entries: Mutex::default(), detected: Mutex::default(), changed: watch::Sender::new(0), windows: Arc::default() }
+        Self {
+            entries: Mutex::default(),
+            detected: Mutex::default(),
+            changed: watch::Sender::new(0),
+            windows: Arc::default(),
+        }
     }
 }
 

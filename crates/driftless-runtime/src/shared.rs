@@ -6,7 +6,7 @@ use crate::log::{FollowBinding, FollowerMsg, LogTarget, PublisherMsg};
 use crate::{Ledger, NodeOptions};
 use dashmap::DashMap;
 use driftless_device::Device;
-use driftless_layout::{ParamMeta, RemapPlan};
+use driftless_layout::{Fragment, ParamMeta, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_transport::{Loopback, LoopbackOptions, Transport};
 use driftless_types::{Epoch, ReceiverId, ReplicaId, SenderId, Version};
@@ -53,9 +53,14 @@ impl Shared {
     /// Outside a tokio runtime.
     #[must_use]
     pub fn new(plan: RemapPlan, options: NodeOptions) -> Arc<Self> {
-        // Every byte that a receiver may stage can wait for it: the bound of one receiver, as often as there are any.
-        let receivers: usize = plan.replicas().iter().map(|replica| replica.receivers.len()).sum();
-        let early_bytes_max = options.limits.staging_max_bytes.saturating_mul(receivers as u64);
+        // What waits for a receiver is the senders' own memory, and what they encode is bounded by the plan: a receiver
+        // that cannot stage it must come to say so.
+        let fragments =
+            plan.senders().iter().flat_map(|sender| &sender.edges).flat_map(|edge| &edge.fragments);
+        let encoded = |fragment: &Fragment| {
+            SECTION_OVERHEAD_BYTES + fragment.elements() * fragment.dtype.bytes() as u64
+        };
+        let early_bytes_max = fragments.map(encoded).sum();
         let loopback = LoopbackOptions { early_bytes_max, ..LoopbackOptions::default() };
         Arc::new(Self {
             keys: DigestKeys::new(options.run),
@@ -373,6 +378,8 @@ fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
     items
 }
 
+/// The most that a section and its record take beside what dense words would.
+const SECTION_OVERHEAD_BYTES: u64 = 256;
 /// How often the optimizer says that it waits.
 const CALL_AGAIN: Duration = Duration::from_millis(2);
 

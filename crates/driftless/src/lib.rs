@@ -35,6 +35,6 @@ pub use driftless_runtime::numerics::{
 };
 pub use driftless_runtime::proto::{AttemptStep, Cause, Effect, ReplicaOutcome, RootCause};
 pub use driftless_runtime::types::{
-    Digest, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Shape, Version,
+    Digest, Dtype, Epoch, Fqn, Member, ReceiverId, ReplicaId, RunId, SenderId, Shape, Version,
 };
 pub use driftless_runtime::{Detector, Failpoints, Fault, NodeOptions, Phase, Site, SyncReport};

@@ -43,7 +43,14 @@ impl Fleet {
         attached: usize,
         options: NodeOptions,
     ) -> Result<Self> {
-        let plan = plan_of(trainer, rollouts)?;
+        Self::of_plan(plan_of(trainer, rollouts)?, attached, options).await
+    }
+
+    /// The same, of a plan.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn of_plan(plan: RemapPlan, attached: usize, options: NodeOptions) -> Result<Self> {
         let policy = TinyTrainer::new(&plan, 7);
         let live: Vec<Vec<Vec<WordBuffer>>> = plan
             .replicas()

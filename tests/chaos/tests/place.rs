@@ -3,8 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "tests fail by panic")]
 
 use driftless::{
-    Failpoints, Fault, LayoutClaim, Member, NodeOptions, ReceiverId, ReplicaId, ReplicaOutcome, SenderId,
-    Site, Version,
+    Dtype, Failpoints, Fault, Fqn, LayoutClaim, Member, Model, ModelConfig, NodeOptions, ReceiverId,
+    RemapPlan, ReplicaId, ReplicaOutcome, SenderId, ServedDtypes, Site, Version,
 };
 use driftless_chaos::Fleet;
 use std::collections::BTreeSet;
@@ -61,18 +61,35 @@ async fn cm14_a_blank_joiner_takes_the_newest_version_and_then_follows_by_change
     fleet.stop().await;
 }
 
+/// A small policy of which a matrix and a norm are served in FP32.
+fn mixed_plan() -> RemapPlan {
+    let config = r#"{"model_type": "qwen3", "vocab_size": 128, "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 64,
+        "rms_norm_eps": 1e-6, "rope_theta": 1e6, "tie_word_embeddings": false}"#;
+    let trainer = "megatron:tp=2,pp=2,dp=2".parse().unwrap();
+    let rollouts = ROLLOUTS.map(|text| text.parse().unwrap());
+    let fp32 = ["model.norm.weight", "model.layers.1.mlp.down_proj.weight"];
+    let policy = fp32.map(|name| (Fqn::from(name), Dtype::Fp32)).into();
+    let served = ServedDtypes::new(policy, &trainer, &rollouts).unwrap();
+    let model = Model::new(ModelConfig::from_json(config).unwrap(), &served).unwrap();
+    RemapPlan::compile(&model, &trainer, &rollouts).unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn cm8_every_dtype_arrives_exactly_by_changes_and_in_place() {
     let failpoints = Failpoints::default();
-    let (mut fleet, _) = joined(&failpoints, options(&failpoints)).await;
+    let mut fleet = Fleet::of_plan(mixed_plan(), 1, options(&failpoints)).await.unwrap();
     let tensors = fleet.node.plan().replicas().iter().flat_map(|r| &r.receivers).flat_map(|r| &r.tensors);
     let dtypes: BTreeSet<usize> = tensors.map(|tensor| tensor.dtype.words()).collect();
-    assert_eq!(dtypes, BTreeSet::from([1, 2]), "one served in BF16, one in FP32");
+    assert_eq!(dtypes, BTreeSet::from([1, 2]));
+    assert!(fleet.step().await.unwrap().is_committed_everywhere());
+    fleet.join(LayoutClaim::Blank).await.unwrap();
     fleet.rollouts[1].wait_for(Version(1)).await;
-    for _ in 0..2 {
+    for _ in 0..3 {
         fleet.settled().await;
         fleet.ensure_identical().unwrap();
-        assert!(fleet.step().await.unwrap().is_committed_everywhere());
+        let outcome = fleet.step().await.unwrap();
+        assert!(outcome.is_committed_everywhere() && outcome.report.repaired == 0, "{outcome:?}");
     }
     fleet.ensure_identical().unwrap();
     fleet.stop().await;

@@ -122,7 +122,6 @@ pub(crate) fn encode_rows(rows: &Fragment, version: Version, words: &ChangeSet, 
 }
 
 #[cfg(test)]
-#[expect(clippy::unwrap_used, reason = "tests fail by panic")]
 mod tests {
     use super::*;
     use driftless_codec::{Expected, Section};

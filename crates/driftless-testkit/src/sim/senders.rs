@@ -261,16 +261,13 @@ impl World {
         let (Member::Sender(from), Member::Receiver(to)) = (member.min(peer), member.max(peer)) else {
             return;
         };
-        match self.transport.window(me, member, Window { fence, from, to, index }) {
-            Err(late) => self.notify(vec![late]),
-            Ok(None) => {}
-            Ok(Some(window)) => {
-                let stalls = self.fault(FaultKind::TransferStalls);
-                let after_ms = if stalls { STALL_MS } else { self.rng.between(1, 40) };
-                let moved = if self.fault(FaultKind::TransferFails) { Moved::Broken } else { Moved::Whole };
-                self.after(after_ms, Happening::WindowMoved(window, moved));
-            }
-        }
+        let (met, late) = self.transport.window(me, member, Window { fence, from, to, index });
+        self.notify(late);
+        let Some(window) = met else { return };
+        let stalls = self.fault(FaultKind::TransferStalls);
+        let after_ms = if stalls { STALL_MS } else { self.rng.between(1, 40) };
+        let moved = if self.fault(FaultKind::TransferFails) { Moved::Broken } else { Moved::Whole };
+        self.after(after_ms, Happening::WindowMoved(window, moved));
     }
 
     pub(super) fn window_moved(&mut self, window: Window, moved: Moved) {

@@ -132,17 +132,17 @@ impl Transport {
         notices
     }
 
-    /// One end of a pair is ready for a window: it starts when both are. Fails at once in an exchange that was aborted.
+    /// One end of a pair is ready for a window: it starts when both are. In an exchange that was aborted the end hears so.
     pub(super) fn window(
         &mut self,
         at: Address,
         me: Member,
         window: Window,
-    ) -> Result<Option<Window>, Notice> {
+    ) -> (Option<Window>, Vec<Notice>) {
         let Window { fence, from, to, index } = window;
         let running = self.exchanges.entry(fence).or_default();
         if running.fate == Fate::Aborted {
-            return Err((at, fence, ExchangeEvent::Failed(RootCause::Aborted)));
+            return (None, vec![(at, fence, ExchangeEvent::Failed(RootCause::Aborted))]);
         }
         let ends = running.windows.entry((from, to)).or_default();
         match me {
@@ -151,7 +151,7 @@ impl Transport {
         }
         let is_met =
             ends.sender.is_some_and(|(_, sent)| ends.receiver.is_some_and(|(_, asked)| sent == asked));
-        Ok(is_met.then_some(window))
+        (is_met.then_some(window), Vec::new())
     }
 
     /// A window came to its end, at both ends: whom it reached, and what both hear.
