@@ -12,6 +12,9 @@
 //! - **CM-9** whoever works on a binding's memory holds its token;
 //! - **CM-10** sealing twice is sealing once;
 //! - **CM-13** no handler awaits peer IO, a hook or a token;
+//! - **CM-14** a binding says that its weights are torn before the first word is written in place, and until they are
+//!   sealed;
+//! - **CM-15** a replica whose receiver rests is brought to one version without it;
 //! - **EX-2** the sizes of round 1 are computed from the plan alone; **EX-6** every wait ends.
 //!
 //! Most programs use the crate `driftless`, which wraps all of this in `Node`, `Trainer` and `Rollout`.

@@ -69,7 +69,7 @@ impl Trainer {
         if self.shared.is_stopped() {
             return Err(NodeError::Stopped);
         }
-        // CM-1: versions only grow, also above what a trainer before this one has reported.
+        // Versions only grow, also above what a trainer before this one has reported.
         let last = base.max(self.shared.newest_version());
         if version <= last {
             return Err(NodeError::VersionNotGrowing { found: version, last });

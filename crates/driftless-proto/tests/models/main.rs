@@ -2,8 +2,10 @@
 
 mod cluster;
 mod exchange;
+mod lead;
 mod part;
 mod replica;
+mod senders;
 mod shell;
 mod state;
 mod words;
