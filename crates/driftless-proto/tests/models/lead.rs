@@ -8,7 +8,6 @@ use driftless_proto::{
     CoordinatorEvent, Engine, ExchangeEvent, FromLead, LeadCommand, LeadEvent, Needs, ParticipantEvent,
     RootCause, TimerKind, ToLead,
 };
-use driftless_types::ReceiverId;
 
 impl Shell<'_> {
     pub(crate) fn lead(&mut self, index: usize, event: LeadEvent) {
@@ -59,7 +58,7 @@ impl Shell<'_> {
         }
     }
 
-    fn lead_commands(&mut self, index: usize, me: Address, commands: Vec<LeadCommand>) {
+    pub(crate) fn lead_commands(&mut self, index: usize, me: Address, commands: Vec<LeadCommand>) {
         for (done, command) in commands.into_iter().enumerate() {
             if done > 0 && self.is_cut(done, me.actor) {
                 return;
@@ -110,7 +109,7 @@ impl Shell<'_> {
     }
 
     /// A timer that changes nothing now changes nothing later.
-    fn forget_timers(&mut self, index: usize) {
+    pub(crate) fn forget_timers(&mut self, index: usize) {
         self.change_live(index, |live| {
             let ReceiverLive { participant, lead, posted, timers, .. } = live;
             timers.retain(|&id| {

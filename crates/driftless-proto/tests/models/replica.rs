@@ -5,9 +5,9 @@ use crate::shell::{Own, Shell};
 use crate::state::{Binding, Breach, History, Offered, ReceiverLive, State};
 use crate::words::{Actor, Address, Word};
 use driftless_proto::{
-    CoordinatorEvent, Decision, Engine, ExchangeCommand, ExchangeEvent, FromLead, Lead, LeadCommand,
-    LeadEvent, LeadOptions, Limits, Needs, Participant, ParticipantCommand, ParticipantEvent, RootCause,
-    Shape, TimerId, TimerKind, ToLead, Weights,
+    CoordinatorEvent, Decision, Engine, ExchangeCommand, ExchangeEvent, FromLead, Lead, LeadEvent,
+    LeadOptions, Limits, Participant, ParticipantCommand, ParticipantEvent, RootCause, Shape, TimerId,
+    TimerKind, ToLead, Weights,
 };
 
 use driftless_types::{Epoch, Fence, Incarnation, Member, ReceiverId, Round, SenderId, Version};
@@ -72,7 +72,7 @@ fn is_true(binding: &Binding, version: Version) -> bool {
 }
 
 impl Shell<'_> {
-    fn receiver(&self, index: usize) -> (ReceiverId, Option<Address>) {
+    pub(crate) fn receiver(&self, index: usize) -> (ReceiverId, Option<Address>) {
         let id = self.state.receivers[index].id;
         (id, self.state.address(Actor::Receiver(id)))
     }
@@ -123,7 +123,11 @@ impl Shell<'_> {
         self.lead_commands(index, me, commands);
     }
 
-    fn change_live<R>(&mut self, index: usize, change: impl FnOnce(&mut ReceiverLive) -> R) -> Option<R> {
+    pub(crate) fn change_live<R>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&mut ReceiverLive) -> R,
+    ) -> Option<R> {
         self.state.receivers[index].change(|slot| slot.live.as_mut().map(change))
     }
 

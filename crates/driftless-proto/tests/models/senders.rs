@@ -11,11 +11,11 @@ use driftless_proto::{
 use driftless_types::{Fence, Member, ReceiverId, ReplicaId, SenderId, Version};
 
 impl Shell<'_> {
-    fn next_version(&mut self) {
+    pub(crate) fn next_version(&mut self) {
         self.state.trainer.change(|trainer| trainer.newest.0 += 1);
     }
 
-    fn publish(&mut self) {
+    pub(crate) fn publish(&mut self) {
         let newest = self.state.trainer.newest;
         let has_made = |slot: &Part<SenderSlot>| slot.book.patch().version == newest;
         let has_ended = match self.cluster.defect {
@@ -27,7 +27,7 @@ impl Shell<'_> {
         }
     }
 
-    fn step_done(&mut self, index: usize) {
+    pub(crate) fn step_done(&mut self, index: usize) {
         let newest = self.state.trainer.newest;
         let last = self.state.senders[index].book.patch().version;
         let known = self.state.last_outcomes(last);
@@ -50,7 +50,7 @@ impl Shell<'_> {
         self.announce(u32::try_from(index).expect("a few senders"));
     }
 
-    fn announce(&mut self, id: u32) {
+    pub(crate) fn announce(&mut self, id: u32) {
         let Some(me) = self.state.address(Actor::Sender(id)) else { return };
         let held = self.state.senders[id as usize].book.patch();
         // With the defect it leads from wherever a replica is.
@@ -61,7 +61,7 @@ impl Shell<'_> {
         self.say(me, Actor::Coordinator, Word::ToCoordinator(ready));
     }
 
-    fn sender(&mut self, id: u32, word: Word) {
+    pub(crate) fn sender(&mut self, id: u32, word: Word) {
         match word {
             Word::Announce(epoch) => {
                 self.state.senders[id as usize].change(|slot| {
@@ -116,13 +116,13 @@ impl Shell<'_> {
         self.say(me, Actor::Coordinator, Word::ToCoordinator(failed));
     }
 
-    fn forgets(&mut self, index: usize) {
+    pub(crate) fn forgets(&mut self, index: usize) {
         self.state.budget.faults -= 1;
         self.state.senders[index].change(|slot| slot.book.forget());
         self.announce(u32::try_from(index).expect("a few senders"));
     }
 
-    fn sender_fails(&mut self, index: usize, replica: ReplicaId) -> Option<()> {
+    pub(crate) fn sender_fails(&mut self, index: usize, replica: ReplicaId) -> Option<()> {
         self.state.budget.faults -= 1;
         let (fence, _) =
             self.state.senders[index].change(|slot| slot.live.as_mut()?.open.remove(&replica))?;

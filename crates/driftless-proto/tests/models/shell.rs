@@ -4,14 +4,13 @@ use crate::cluster::{Cluster, Defect, Start};
 use crate::part::Part;
 use crate::replica;
 use crate::state::{
-    Binding, Breach, CoordinatorSlot, ELEMENTS, Offered, ReceiverSlot, ReplicaSlot, SenderLive, SenderSlot,
-    Settled, State, Trainer,
+    Binding, Breach, CoordinatorSlot, ReceiverSlot, ReplicaSlot, SenderLive, SenderSlot, Settled, State,
+    Trainer,
 };
 use crate::words::{Action, Actor, Address, Link, Word};
 use driftless_proto::{
-    Cause, Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Engine, ExchangeEvent,
-    Intake, LeadEvent, Needs, Offer, ParticipantEvent, PatchBook, PatchRange, Pending, ReplicaOutcome,
-    RootCause, TimerId, Weights,
+    Coordinator, CoordinatorCommand, CoordinatorEvent, CoordinatorOptions, Engine, ExchangeEvent, LeadEvent,
+    ParticipantEvent, PatchBook, ReplicaOutcome, RootCause, TimerId, Weights,
 };
 use driftless_types::{
     Epoch, Fence, Incarnation, Member, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId, Version,
