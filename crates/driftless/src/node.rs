@@ -166,7 +166,11 @@ impl Node {
         };
         let (binding, receivers) = blocking(Arc::clone(shared), bind).await?;
         shared.registry.bind_followed(Arc::clone(&binding));
-        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(replica, Version::default(), Engine::Serving)));
+        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(
+            replica,
+            Version::default(),
+            Engine::Serving,
+        )));
         for receiver in receivers {
             shared.registry.bind_receiver(receiver);
         }

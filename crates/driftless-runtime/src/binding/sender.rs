@@ -147,6 +147,14 @@ pub struct Patch {
     pub kept: BTreeMap<u32, Buffer<f32>>,
 }
 
+impl Patch {
+    /// Whether it is known what changed since some version before: otherwise everything may have.
+    #[must_use]
+    pub fn knows_changes(&self) -> bool {
+        self.range.since < self.range.version
+    }
+}
+
 /// Whether it is known what changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Knowledge {

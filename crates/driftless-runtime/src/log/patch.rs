@@ -2,7 +2,7 @@
 
 use super::target::{Lineage, LogStep, LogTarget, WholeValues};
 use crate::Shared;
-use crate::binding::{Knowledge, Patch, SenderBinding};
+use crate::binding::{Patch, SenderBinding};
 use driftless_device::{
     Bitset, ChangeList, ChangeSource, DetectOptions, DeviceError, ElementSet, Elements, Lent, Pending,
     PieceDiff,
@@ -112,7 +112,8 @@ fn try_conclude(
         LogStep::Absent => {}
         LogStep::Remember => remember(shared, binding, &mut rank, step.patch)?,
         // A detection that is done again after its actor died finds the patch that it left.
-        LogStep::Make(_) if rank.patch.as_ref().is_some_and(|made| made.version == step.patch.version) => {}
+        LogStep::Make(_)
+            if rank.patch.as_ref().is_some_and(|made| made.version == step.patch.range.version) => {}
         LogStep::Make(lineage) => {
             let patch = make(shared, log, binding, &mut rank, lineage, step)?;
             rank.patch = Some(Arc::new(patch));
@@ -159,7 +160,7 @@ fn remember(
     }
     whole.extend(&patch.dense);
     let is_too_much = share(binding, set) > shared.options.max_pending_density;
-    let is_lost = patch.knowledge == Knowledge::Nothing || is_too_much;
+    let is_lost = !patch.knows_changes() || is_too_much;
     rank.since = Some(if is_lost { Since::Everything } else { Since::Some { bits, whole } });
     Ok(())
 }
@@ -188,11 +189,11 @@ fn make(
 ) -> Result<LogPatch, DeviceError> {
     let Step { patch, classes } = step;
     let listed = patch.changes.iter().map(|changes| changes.count() as u64).sum();
-    let is_sparse = patch.knowledge == Knowledge::Changes
+    let is_sparse = patch.knows_changes()
         && !matches!(rank.since, Some(Since::Everything))
         && share(binding, listed) <= MAX_LISTED_SHARE;
     if lineage == Lineage::Anchor || !is_sparse {
-        return whole(shared, log, binding, patch.version, patch.cast, &patch.cells);
+        return whole(shared, log, binding, patch.range.version, patch.cast, &patch.cells);
     }
     let (values, dense) = match &mut rank.since {
         Some(Since::Some { bits, whole }) => {
@@ -209,7 +210,7 @@ fn make(
         dense.contains(&fragment.param)
     })?;
     let digests = digests(binding.plan(&shared.plan), &patch.cells);
-    Ok(LogPatch { version: patch.version, cast: patch.cast, values, kept, digests })
+    Ok(LogPatch { version: patch.range.version, cast: patch.cast, values, kept, digests })
 }
 
 fn whole(
