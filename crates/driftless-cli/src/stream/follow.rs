@@ -68,7 +68,7 @@ pub(crate) async fn follow(args: FollowArgs) -> Result<(), Failure> {
         options: FollowOptions { goal, leasing, ..FollowOptions::default() },
         base,
     };
-    let memory = RolloutMemory { ranks, layout: LayoutClaim::Trusted };
+    let memory = RolloutMemory::of_tensors(ranks, LayoutClaim::Trusted);
     let attached = node.attach_follower(ReplicaId(0), memory, follow).await;
     let (rollout, following) = attached.map_err(|error| Failure::Runtime(error.into()))?;
     let console = Console::waiting(Lines::beside(args.json.as_ref()));

@@ -157,6 +157,8 @@ impl SupervisorState {
         let registry = &self.shared.registry;
         let is_bound = match child {
             Child::Coordinator => true,
+            Child::Publisher => self.shared.log().is_some(),
+            Child::Follower(id) => registry.followed(id).is_some(),
             Child::Member(Member::Sender(id)) => registry.sender(id).is_some(),
             Child::Member(Member::Receiver(id)) => registry.receiver(id).is_some(),
         };
