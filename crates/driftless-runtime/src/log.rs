@@ -12,6 +12,7 @@
 //!   blob before anything of it is written.
 
 mod apply;
+mod applying;
 mod area;
 mod cells;
 mod encode;

@@ -1,8 +1,9 @@
 //! The actor that follows a log: it executes the reader's machine over the store and one replica's weights.
 
+use super::applying::Applying;
 use super::io::jittered;
 use super::keep::{Keep, KeepError};
-use super::reading::{Applying, FollowBinding, recover, resume};
+use super::reading::{FollowBinding, recover, resume};
 use super::status::FollowEnd;
 use crate::actor::Tasks;
 use crate::binding::ReplicaBinding;
