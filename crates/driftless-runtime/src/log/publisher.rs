@@ -37,7 +37,7 @@ pub(crate) struct PublisherActor;
 /// What is lost when the actor dies: its successor reads the log again. Patches are in the target.
 pub(crate) struct PublisherState {
     shared: Arc<Shared>,
-    machine: Option<Publish>,
+    machine: Machine,
     /// The publication that the trainer's weights are, if the stream has one.
     origin: Option<Published>,
     /// What is being written, since when.
@@ -45,6 +45,16 @@ pub(crate) struct PublisherState {
     publication: Option<Publication>,
     timers: BTreeMap<LogTimer, u64>,
     tasks: Tasks,
+}
+
+/// The machine begins when it is known from where the trainer's weights come.
+enum Machine {
+    /// No version is made yet.
+    Waiting,
+    /// The log is asked whether it holds the first of them.
+    Asking,
+    /// It runs.
+    Open(Box<Publish>),
 }
 
 impl Actor for PublisherActor {
@@ -62,7 +72,7 @@ impl Actor for PublisherActor {
         let tasks = Tasks::new(me.get_cell());
         Ok(PublisherState {
             shared,
-            machine: None,
+            machine: Machine::Waiting,
             origin: None,
             writing: None,
             publication: None,
@@ -98,27 +108,25 @@ impl PublisherState {
     /// Every rank has made its part, or not yet.
     fn made(&mut self, me: &ActorRef<PublisherMsg>) {
         let Some(made) = self.log().made() else { return };
-        if self.machine.is_some() {
-            return self.ask(me, &made);
+        match self.machine {
+            Machine::Open(_) => self.ask(me, &made),
+            Machine::Asking => {}
+            Machine::Waiting => {
+                self.machine = Machine::Asking;
+                let (me, shared) = (me.clone(), Arc::clone(&self.shared));
+                self.tasks.spawn(async move {
+                    let origin = origin(&shared, &made).await;
+                    let _ = me.cast(PublisherMsg::Origin(origin));
+                });
+            }
         }
-        if self.origin.is_some() || self.timers.contains_key(&LogTimer::Poll) {
-            return;
-        }
-        // Once: the machine is made when the answer comes.
-        self.timers.insert(LogTimer::Poll, 0);
-        let (me, shared) = (me.clone(), Arc::clone(&self.shared));
-        self.tasks.spawn(async move {
-            let origin = origin(&shared, &made).await;
-            let _ = me.cast(PublisherMsg::Origin(origin));
-        });
     }
 
     fn open(&mut self, me: &ActorRef<PublisherMsg>, origin: Option<Published>) {
-        self.timers.remove(&LogTimer::Poll);
         self.origin = origin;
         let lineage = origin.map_or(Origin::Diverged, |origin| Origin::Continues(origin.object));
         let (machine, commands) = Publish::new(self.log().machine_options(self.shared.options.run, lineage));
-        self.machine = Some(machine);
+        self.machine = Machine::Open(Box::new(machine));
         self.execute(me, commands);
     }
 
@@ -131,7 +139,7 @@ impl PublisherState {
     }
 
     fn feed(&mut self, me: &ActorRef<PublisherMsg>, event: PublishEvent) {
-        let Some(machine) = &mut self.machine else { return };
+        let Machine::Open(machine) = &mut self.machine else { return };
         let commands = machine.handle(event);
         self.execute(me, commands);
     }

@@ -115,10 +115,10 @@ impl FollowBinding {
         let live = cells.rehash(plan, &memory, params, &*shared.device, keys)?;
         drop(memory);
         // CM-14: what was of no version when it was attached is not let go before it is one.
-        let is_version = keep.load().is_ok_and(|kept| kept.cursor.is_some_and(|cursor| cursor.held.is_some()));
+        let is_version =
+            keep.load().is_ok_and(|kept| kept.cursor.is_some_and(|cursor| cursor.held.is_some()));
         let weights = if is_version { Weights::Whole } else { Weights::Torn };
-        let digests =
-            Arc::new(tokio::sync::Mutex::new(CellDigests { live, old: None, base, weights }));
+        let digests = Arc::new(tokio::sync::Mutex::new(CellDigests { live, old: None, base, weights }));
         let status = watch::Sender::new(FollowState::default());
         Ok(Self { replica: plan.id, io, options, keep, receivers, cells, digests, status })
     }
