@@ -1,4 +1,4 @@
-//! What can be wrong with a call on a device: always the arguments, or a caller that changed its mind.
+//! What can be wrong with a call on a device: its arguments, a caller that changed its mind, or the device.
 
 use driftless_numerics::Cast;
 use driftless_types::{ParamId, Retry};
@@ -41,6 +41,88 @@ pub enum DeviceError {
         /// The cargo feature.
         feature: &'static str,
     },
+    /// There is no driver.
+    #[error("no NVIDIA driver: {library} was not found (install the driver, or use cpu)")]
+    NoDriver {
+        /// What was looked for.
+        library: &'static str,
+    },
+    /// The driver does not load what the kernels' compiler writes.
+    #[error("the NVIDIA driver is made for CUDA {}, expected at least {} (install a newer driver)", cuda(*.found), cuda(*.expected))]
+    OldDriver {
+        /// `1000 * major + 10 * minor`.
+        found: i32,
+        /// The least that works.
+        expected: i32,
+    },
+    /// The driver shows fewer devices.
+    #[error("{device} is not there: the driver shows {count} devices")]
+    NoDevice {
+        /// The device.
+        device: String,
+        /// How many there are.
+        count: u32,
+    },
+    /// The kernels are not made for so old a GPU.
+    #[error("{device} is of architecture {found}, expected {expected} or newer")]
+    Architecture {
+        /// The device.
+        device: String,
+        /// Its architecture.
+        found: String,
+        /// The oldest one that works.
+        expected: &'static str,
+    },
+    /// An allocation failed.
+    #[error("{device} has {free} bytes free of {total}, {wanted} more are needed")]
+    OutOfMemory {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        wanted: u64,
+        /// What is free.
+        free: u64,
+        /// What there is.
+        total: u64,
+    },
+    /// The kernels could not be made or loaded.
+    #[error("the kernels could not be loaded on {device}: {cause}")]
+    Kernels {
+        /// The device.
+        device: String,
+        /// Why.
+        cause: String,
+    },
+    /// A kernel was not launched; nothing was written.
+    #[error("kernel {kernel} was not launched on {device}: {cause}")]
+    Launch {
+        /// The device.
+        device: String,
+        /// The kernel.
+        kernel: String,
+        /// The driver's name for the error.
+        cause: String,
+    },
+    /// The driver refused a call.
+    #[error("{doing} failed on {device}: {cause}")]
+    Driver {
+        /// The device.
+        device: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The driver's name for the error.
+        cause: String,
+    },
+    /// The device is gone, or what this process has on it: nothing works there any more until the process starts anew.
+    #[error("{device} is lost since {doing} failed: {cause} (start the process anew)")]
+    Lost {
+        /// The device.
+        device: String,
+        /// What was being done when it was found.
+        doing: &'static str,
+        /// The driver's name for the error.
+        cause: String,
+    },
     /// Memory is not where the backend works.
     #[error("the memory is on {found}, expected {expected}")]
     Place {
@@ -77,12 +159,20 @@ pub enum DeviceError {
 }
 
 impl DeviceError {
-    /// Work that was canceled can be done by the next attempt. What does not fit a plan or a rule never will.
+    /// Work that was canceled, or that a device refused, can be done by the next attempt. What does not fit a plan or a rule never will.
     #[must_use]
     pub const fn retry(&self) -> Retry {
         match self {
-            Self::Canceled => Retry::NewAttempt,
+            // Memory may be free by then, and a launch that failed has done nothing.
+            Self::Canceled | Self::OutOfMemory { .. } | Self::Launch { .. } | Self::Driver { .. } => {
+                Retry::NewAttempt
+            }
             _ => Retry::Never,
         }
     }
+}
+
+/// A version of CUDA as people write it.
+fn cuda(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
 }

@@ -15,6 +15,8 @@ mod bitset;
 mod buffer;
 mod changes;
 mod cpu;
+#[cfg(feature = "cuda")]
+pub mod cuda;
 mod device;
 mod error;
 mod fit;

@@ -36,6 +36,12 @@ impl Place {
     }
 }
 
+#[cfg(feature = "cuda")]
+fn open_cuda(ordinal: u32) -> Result<Arc<dyn Device>, DeviceError> {
+    use crate::cuda::{CudaDevice, CudaOptions};
+    Ok(Arc::new(CudaDevice::open(CudaOptions::new(ordinal))?))
+}
+
 #[cfg(not(feature = "cuda"))]
 fn open_cuda(ordinal: u32) -> Result<Arc<dyn Device>, DeviceError> {
     Err(DeviceError::NotBuilt { place: Place::Cuda(ordinal).to_string(), feature: "cuda" })

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 
 pub mod sim;
+mod standin;
 mod trainer;
 
-pub use trainer::{TINY_CONFIG, TensorState, TinyTrainer, tiny_model, tiny_plan};
+pub use standin::standin_folder;
+pub use trainer::{TINY_CONFIG, TensorBuffers, TensorState, TinyTrainer, tiny_model, tiny_plan};

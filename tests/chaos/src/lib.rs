@@ -3,11 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::{
-    Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId, Rollout,
+    Buffer, Device, Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId, Rollout,
     RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory, Version,
     WordBuffer,
 };
-use driftless_testkit::{TinyTrainer, tiny_plan};
+use driftless_testkit::{TensorBuffers, TinyTrainer, tiny_plan};
 
 /// A trainer and its replicas, with handles to all memory.
 pub struct Fleet {
@@ -19,7 +19,9 @@ pub struct Fleet {
     pub rollouts: Vec<Rollout>,
     /// The optimizer.
     pub policy: TinyTrainer,
-    live: Vec<Vec<Vec<WordBuffer>>>,
+    live: Vec<Vec<Vec<Buffer<u16>>>>,
+    /// The optimizer's memory where the node's device works.
+    memory: Vec<Vec<TensorBuffers>>,
     version: u64,
     params: Option<StepParams>,
 }
@@ -52,20 +54,23 @@ impl Fleet {
     /// As [`Self::start`].
     pub async fn of_plan(plan: RemapPlan, attached: usize, options: NodeOptions) -> Result<Self> {
         let policy = TinyTrainer::new(&plan, 7);
-        let live: Vec<Vec<Vec<WordBuffer>>> = plan
+        let device = options.device.clone();
+        let rank = |receiver| buffers(policy.expected_words(receiver), &*device);
+        let live: Vec<Vec<Vec<Buffer<u16>>>> = plan
             .replicas()
             .iter()
             .take(attached)
-            .map(|replica| replica.receivers.iter().map(|r| buffers(policy.expected_words(r))).collect())
-            .collect();
+            .map(|replica| replica.receivers.iter().map(rank).collect::<Result<_>>())
+            .collect::<Result<_>>()?;
+        let memory = policy.memory_on(&*device)?;
         let node = Node::start(plan, options).await?;
-        let trainer = node.attach_trainer(trainer_memory(&policy, 0)).await?;
+        let trainer = node.attach_trainer(trainer_memory(&memory, &policy, 0)).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
-            let memory = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
-            handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
+            let attached = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
+            handles.push(node.attach_rollout(ReplicaId(index), attached, Version(0)).await?);
         }
-        Ok(Self { node, trainer, rollouts: handles, policy, live, version: 0, params: None })
+        Ok(Self { node, trainer, rollouts: handles, policy, live, memory, version: 0, params: None })
     }
 
     /// Takes one optimizer step and waits until its version has ended.
@@ -74,7 +79,7 @@ impl Fleet {
     /// A version that does not grow, which would be a bug.
     pub async fn step(&mut self) -> Result<Outcome> {
         let step = self.trainer.step_begin().await;
-        let params = self.policy.step();
+        let params = self.step_policy()?;
         self.params = Some(params.clone());
         self.report(step, params).await
     }
@@ -85,19 +90,28 @@ impl Fleet {
     /// As [`Self::step`].
     pub async fn steps_misreported(&mut self, steps: u64, lie: impl Fn(&mut StepParams)) -> Result<Outcome> {
         let guard = self.trainer.step_begin().await;
-        let mut params = self.policy.step();
+        let mut params = self.step_policy()?;
         for _ in 1..steps {
-            params = self.policy.step();
+            params = self.step_policy()?;
         }
         lie(&mut params);
         self.report(guard, params).await
     }
 
     /// Takes one optimizer step that is not published.
+    ///
+    /// # Panics
+    /// If the device fails.
     pub async fn step_unpublished(&mut self) {
         let step = self.trainer.step_begin().await;
-        let params = self.policy.step();
+        let params = self.step_policy().expect("the device takes the optimizer's memory");
         self.trainer.step_taken(step, params);
+    }
+
+    fn step_policy(&mut self) -> Result<StepParams> {
+        let params = self.policy.step();
+        self.policy.copy_to(&self.memory)?;
+        Ok(params)
     }
 
     /// Takes one optimizer step and does not wait for its version to end.
@@ -106,7 +120,7 @@ impl Fleet {
     /// As [`Self::step`].
     pub async fn step_ahead(&mut self) -> Result<SyncHandle> {
         let step = self.trainer.step_begin().await;
-        let params = self.policy.step();
+        let params = self.step_policy()?;
         self.version += 1;
         Ok(self.trainer.step_done(step, Version(self.version), params)?)
     }
@@ -215,9 +229,12 @@ impl Fleet {
     }
 
     /// Every live word, receiver by receiver, tensor by tensor.
+    ///
+    /// # Panics
+    /// If the device fails.
     #[must_use]
     pub fn words(&self) -> Vec<Vec<u16>> {
-        self.live.iter().flatten().flatten().map(|buffer| buffer.read().to_vec()).collect()
+        words(&self.live)
     }
 
     /// Stops the node at once; gives the first rollout, what is in memory, and what the newest version should be.
@@ -229,7 +246,7 @@ impl Fleet {
         let receivers = plan.replicas().iter().flat_map(|replica| &replica.receivers);
         let expected = receivers.flat_map(|receiver| self.policy.expected_words(receiver)).collect();
         self.node.stop().await;
-        let words = self.live.iter().flatten().flatten().map(|buffer| buffer.read().to_vec()).collect();
+        let words = words(&self.live);
         (self.rollouts.remove(0), Left { words, expected })
     }
 
@@ -247,7 +264,7 @@ impl Fleet {
             for (receiver, tensors) in replica.receivers.iter().zip(ranks) {
                 let expected = self.policy.expected_words(receiver);
                 for ((tensor, live), expected) in receiver.tensors.iter().zip(tensors).zip(expected) {
-                    ensure!(*live.read() == *expected, "{}: {} differs", receiver.name, tensor.name);
+                    ensure!(live.view()?[..] == *expected, "{}: {} differs", receiver.name, tensor.name);
                 }
             }
         }
@@ -255,9 +272,12 @@ impl Fleet {
     }
 
     /// Live words of a receiver's tensor, to damage them.
+    ///
+    /// # Panics
+    /// If they are not on the host.
     #[must_use]
     pub fn live(&self, replica: usize, rank: usize, tensor: usize) -> &WordBuffer {
-        &self.live[replica][rank][tensor]
+        self.live[replica][rank][tensor].host().expect("a fleet on the host")
     }
 }
 
@@ -274,9 +294,9 @@ fn plan_of(trainer: &str, rollouts: &[&str]) -> Result<RemapPlan> {
     Ok(tiny_plan(&trainer.parse()?, &layouts)?)
 }
 
-fn trainer_memory(policy: &TinyTrainer, version: u64) -> TrainerMemory {
+fn trainer_memory(memory: &[Vec<TensorBuffers>], policy: &TinyTrainer, version: u64) -> TrainerMemory {
     TrainerMemory {
-        ranks: sources(policy),
+        ranks: sources(memory),
         steps_taken: policy.steps_taken(),
         version: Version(version),
         family: Family::Torch,
@@ -295,15 +315,19 @@ fn blank(receivers: &[ReceiverPlan], words: &mut [Vec<Vec<u16>>]) {
     }
 }
 
-fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {
-    words.into_iter().map(WordBuffer::new).collect()
+fn buffers(words: Vec<Vec<u16>>, device: &dyn Device) -> Result<Vec<Buffer<u16>>> {
+    words.into_iter().map(|words| Ok(device.words(words)?)).collect()
 }
 
-fn sources(policy: &TinyTrainer) -> Vec<Vec<SourceBinding>> {
-    let bind = |state: driftless_testkit::TensorState| {
-        SourceBinding::new(state.master, state.exp_avg, state.exp_avg_sq)
-            .with_mask(state.mask)
-            .with_model(state.model)
+fn words(live: &[Vec<Vec<Buffer<u16>>>]) -> Vec<Vec<u16>> {
+    let buffers = live.iter().flatten().flatten();
+    buffers.map(|buffer| buffer.view().expect("the device answers").to_vec()).collect()
+}
+
+fn sources(memory: &[Vec<TensorBuffers>]) -> Vec<Vec<SourceBinding>> {
+    let bind = |state: &TensorBuffers| {
+        let TensorBuffers { master, exp_avg, exp_avg_sq, mask, model } = state.clone();
+        SourceBinding::new(master, exp_avg, exp_avg_sq).with_mask(mask).with_model(model)
     };
-    policy.memory().into_iter().map(|rank| rank.into_iter().map(bind).collect()).collect()
+    memory.iter().map(|rank| rank.iter().map(bind).collect()).collect()
 }

@@ -12,6 +12,8 @@ use crate::{
     Bitset, Buffer, ChangeList, ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError,
     ElementSet, Elements, ElementsMut, Scattered, SharedBuffer, UndoLog,
 };
+pub(crate) use remap::remap_classes;
+
 use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, StepClass};
@@ -93,7 +95,7 @@ impl Device for CpuDevice {
         classes: &[Vec<StepClass>],
         fragment: &Fragment,
     ) -> Result<Vec<StepClass>, DeviceError> {
-        remap::remap_classes(&on_host(changes)?, classes, fragment)
+        remap_classes(&on_host(changes)?, classes, fragment)
     }
 
     fn gather(

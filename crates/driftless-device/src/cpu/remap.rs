@@ -36,7 +36,7 @@ pub(super) fn remap(changes: &[&Changes], fragment: &Fragment) -> Result<ChangeS
 }
 
 /// The classes of those changes.
-pub(super) fn remap_classes(
+pub(crate) fn remap_classes(
     changes: &[&Changes],
     classes: &[Vec<StepClass>],
     fragment: &Fragment,

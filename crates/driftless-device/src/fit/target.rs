@@ -104,12 +104,7 @@ impl<'a> FragmentFit<'a> {
     }
 
     fn check_sparse(&self, positions: &[u32], values: &[u16]) -> Result<(), DeviceError> {
-        if self.fragment.dtype != Dtype::Bf16 {
-            return Err(self.refuse(format!("single {} elements", self.fragment.dtype), "all of them".into()));
-        }
-        if positions.len() != values.len() {
-            return Err(self.refuse(format!("{} values", values.len()), format!("{}", positions.len())));
-        }
+        self.check_sparse_shape(positions, values)?;
         if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(self.refuse(format!("position {} after {}", pair[1], pair[0]), "them to rise".into()));
         }
@@ -119,5 +114,30 @@ impl<'a> FragmentFit<'a> {
             }
             _ => Ok(()),
         }
+    }
+
+    fn check_sparse_shape(&self, positions: &[u32], values: &[u16]) -> Result<(), DeviceError> {
+        if self.fragment.dtype != Dtype::Bf16 {
+            return Err(self.refuse(format!("single {} elements", self.fragment.dtype), "all of them".into()));
+        }
+        if positions.len() != values.len() {
+            return Err(self.refuse(format!("{} values", values.len()), format!("{}", positions.len())));
+        }
+        Ok(())
+    }
+
+    /// [`Self::check`] of everything but the positions, which a device looks at itself.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn check_shape(&self, changes: &ChangeSet) -> Result<(), DeviceError> {
+        match changes {
+            ChangeSet::All(words) => self.check_all(words),
+            ChangeSet::Sparse { positions, values } => self.check_sparse_shape(positions, values),
+        }
+    }
+
+    /// What a device found in the positions.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn bad_positions(&self, found: &str) -> DeviceError {
+        self.refuse(found.to_owned(), format!("them to rise, and to be less than {}", self.area.elements()))
     }
 }

@@ -5,8 +5,11 @@
 //! trains the same policy, bit for bit.
 
 mod adamw;
+mod buffers;
 mod gradient;
 mod noise;
+
+pub use buffers::TensorBuffers;
 
 use adamw::AdamW;
 use driftless_device::{StateBuffer, StepMask, WordBuffer};

@@ -1,0 +1,341 @@
+//! A patch into fragments, and whole fragments out of masters: the twins of `cpu/remap.rs` and `cpu/gather.rs`.
+//!
+//! What is made lies in the window and leaves the device from there, once, through pinned memory.
+
+use super::CudaDevice;
+use super::abi::{
+    Address, Divisor, GATHER_FP32, GATHER_HALF_AWAY, GatherArgs, REMAP_ITEMS, RUN_RANGE_BYTES, RemapArgs,
+    Run, TensorChanges, bytes_of, bytes_of_mut,
+};
+use super::changes::CudaChanges;
+use super::gpu::{Gpu, Layout, THREADS};
+use super::memory::CudaMemory;
+use super::parts::narrow;
+use crate::fit::{Run as SourceRun, check_listable, name_of, runs_of};
+use crate::{ChangeList, DeviceError, Elements};
+use driftless_layout::Fragment;
+use driftless_numerics::Cast;
+use driftless_types::{ChangeSet, Dtype, index_of};
+
+/// Changes that one block of a remap moves together.
+const TILE_CHANGES: u32 = THREADS * REMAP_ITEMS;
+/// Words that one thread of a gather writes.
+const GATHERED_EACH: u64 = 4;
+/// Changes that are remapped together, at most, if single fragments do not need more: it bounds the window.
+const BATCH_CHANGES: u64 = 16 << 20;
+
+/// Fragments whose changes are fetched together.
+struct Batch {
+    runs: Vec<Run>,
+    /// Per fragment the number of runs up to its end.
+    ends: Vec<usize>,
+    /// Per run how many changes it can have at most.
+    bounds: Vec<u64>,
+    /// The sum over tensors of their changes: as many are expected at most.
+    expected: u64,
+}
+
+/// Where things lie in the window.
+struct Window {
+    ticket: usize,
+    tile_state: usize,
+    zeroed_end: usize,
+    tensors: usize,
+    runs: usize,
+    ranges: usize,
+    starts: usize,
+    positions: usize,
+    values: usize,
+    bytes: usize,
+}
+
+impl CudaDevice {
+    /// See [`Device::remap_all`](crate::Device::remap_all).
+    pub(super) fn remap_fragments(
+        &self,
+        changes: &[ChangeList],
+        fragments: &[&Fragment],
+    ) -> Result<Vec<ChangeSet>, DeviceError> {
+        let lists = changes.iter().map(|list| CudaChanges::of(list, self)).collect::<Result<Vec<_>, _>>()?;
+        let tensors: Vec<TensorChanges> = lists.iter().map(|list| tensor_changes(*list)).collect();
+        let mut sets = Vec::with_capacity(fragments.len());
+        let mut rest = fragments;
+        while !rest.is_empty() {
+            let (batch, taken) = Batch::take(rest, &tensors)?;
+            if batch.runs.is_empty() || batch.expected == 0 {
+                sets.extend((0..taken).map(|_| nothing()));
+            } else {
+                sets.extend(self.worker().run(|gpu| batch.run(gpu, &tensors))?);
+            }
+            rest = &rest[taken..];
+        }
+        Ok(sets)
+    }
+
+    /// See [`Device::gather`](crate::Device::gather).
+    pub(super) fn gather_fragment(
+        &self,
+        masters: &[Elements<'_, f32>],
+        fragment: &Fragment,
+        cast: Cast,
+    ) -> Result<ChangeSet, DeviceError> {
+        let runs = runs_of(fragment, masters.len())?;
+        for run in &runs {
+            let (found, limit) = (run.source().end as u64, masters[run.tensor].len() as u64);
+            if found > limit {
+                return Err(DeviceError::Misfit {
+                    what: "a run's end",
+                    name: name_of(fragment),
+                    found,
+                    limit,
+                });
+            }
+        }
+        let memories = masters.iter().map(|&lent| self.memory_of(lent)).collect::<Result<Vec<_>, _>>()?;
+        let addresses: Vec<Address> =
+            memories.iter().map(|memory| memory.map_or(0, CudaMemory::address)).collect();
+        let mut words = vec![0u16; index_of(fragment.elements()) * fragment.dtype.words()];
+        if !words.is_empty() {
+            let runs: Vec<Run> = runs.iter().map(lowered).collect::<Result<_, _>>()?;
+            let form = form(fragment.dtype, cast);
+            self.worker().run(|gpu| {
+                let used = runs.iter().filter_map(|run| memories[run.tensor as usize]);
+                used.into_iter().try_for_each(|memory| gpu.follow(memory))?;
+                let mut layout = Layout::default();
+                let (at_masters, at_runs) =
+                    (layout.room(8 * addresses.len()), layout.room(size_of_val(&runs[..])));
+                let at_words = layout.room(size_of_val(&words[..]));
+                let base = gpu.window(layout.bytes())?;
+                let at = |offset: usize| base + offset as u64;
+                gpu.upload(at(at_masters), bytes_of(&addresses))?;
+                gpu.upload(at(at_runs), bytes_of(&runs))?;
+                gather(
+                    gpu,
+                    at(at_masters),
+                    at(at_runs),
+                    narrow(runs.len()),
+                    fragment.elements(),
+                    form,
+                    at(at_words),
+                )?;
+                gpu.download(at(at_words), bytes_of_mut(&mut words))
+            })?;
+        }
+        Ok(ChangeSet::All(words))
+    }
+
+    /// All of `masters` as served words, into memory of the device.
+    pub(super) fn cast_all(&self, masters: Elements<'_, f32>, cast: Cast) -> Result<CudaMemory, DeviceError> {
+        let count = masters.len();
+        let memory = self.memory_of(masters)?;
+        self.worker().run(|gpu| {
+            let words = gpu.memory(self.worker(), 2 * count)?;
+            let Some(memory) = memory.filter(|_| count > 0) else { return Ok(words) };
+            gpu.follow(memory)?;
+            let whole = Divisor::new(narrow(count));
+            let run =
+                Run { tensor: 0, src_offset: 0, rows: 1, position: 0, cols: whole, src_row_stride: whole };
+            let mut layout = Layout::default();
+            let (at_masters, at_runs) = (layout.room(8), layout.room(size_of::<Run>()));
+            let base = gpu.window(layout.bytes())?;
+            let at = |offset: usize| base + offset as u64;
+            gpu.upload(at(at_masters), bytes_of(&[memory.address()]))?;
+            gpu.upload(at(at_runs), bytes_of(&[run]))?;
+            let form = form(Dtype::Bf16, cast);
+            gather(gpu, at(at_masters), at(at_runs), 1, count as u64, form, words.address())?;
+            gpu.finish()?;
+            Ok(words)
+        })
+    }
+}
+
+fn gather(
+    gpu: &mut Gpu,
+    masters: Address,
+    runs: Address,
+    run_count: u32,
+    count: u64,
+    form: u32,
+    words: Address,
+) -> Result<(), DeviceError> {
+    let args = GatherArgs { masters, runs, words, count, run_count, form };
+    gpu.launch("driftless_gather", count.div_ceil(GATHERED_EACH * u64::from(THREADS)), &args)
+}
+
+const fn form(dtype: Dtype, cast: Cast) -> u32 {
+    match (dtype, cast) {
+        (Dtype::Fp32, _) => GATHER_FP32,
+        (Dtype::Bf16, Cast::HalfAway) => GATHER_HALF_AWAY,
+        (Dtype::Bf16, Cast::NearestEven) => 0,
+    }
+}
+
+fn nothing() -> ChangeSet {
+    ChangeSet::Sparse { positions: Vec::new(), values: Vec::new() }
+}
+
+fn tensor_changes(list: Option<&CudaChanges>) -> TensorChanges {
+    use crate::DeviceChanges as _;
+    list.map_or(TensorChanges { indices: 0, values: 0, classes: 0, count: 0 }, |list| TensorChanges {
+        indices: list.indices(),
+        values: list.values(),
+        classes: 0,
+        count: list.count() as u64,
+    })
+}
+
+/// A run as kernels read it: one whose rows follow each other is a single row.
+fn lowered(run: &SourceRun) -> Result<Run, DeviceError> {
+    let word = |what, number: usize| {
+        let limit = u64::from(u32::MAX);
+        let misfit = |_| DeviceError::Misfit { what, name: "a fragment".into(), found: number as u64, limit };
+        u32::try_from(number).map_err(misfit)
+    };
+    let (rows, cols, stride) = if run.is_contiguous() {
+        (1, run.rows * run.cols, run.rows * run.cols)
+    } else {
+        (run.rows, run.cols, run.src_row_stride)
+    };
+    Ok(Run {
+        tensor: word("a run's tensor", run.tensor)?,
+        src_offset: word("a run's first source element", run.src_offset)?,
+        rows: word("a run's rows", rows)?,
+        position: word("a run's position", run.position)?,
+        cols: Divisor::new(word("a run's width", cols)?),
+        src_row_stride: Divisor::new(word("a run's stride", stride)?),
+    })
+}
+
+impl Batch {
+    /// The first fragments of `fragments`, as many as are remapped together; gives how many that are.
+    fn take(fragments: &[&Fragment], tensors: &[TensorChanges]) -> Result<(Self, usize), DeviceError> {
+        let mut batch = Self { runs: Vec::new(), ends: Vec::new(), bounds: Vec::new(), expected: 0 };
+        let mut seen = std::collections::BTreeSet::new();
+        for fragment in fragments {
+            check_listable(fragment)?;
+            let runs = runs_of(fragment, tensors.len())?;
+            let fresh: u64 = {
+                let new = runs.iter().map(|run| run.tensor).filter(|tensor| !seen.contains(tensor));
+                let new: std::collections::BTreeSet<usize> = new.collect();
+                new.iter().map(|&tensor| tensors[tensor].count).sum()
+            };
+            if !batch.ends.is_empty() && batch.expected + fresh > BATCH_CHANGES {
+                break;
+            }
+            batch.expected += fresh;
+            seen.extend(runs.iter().map(|run| run.tensor));
+            for run in &runs {
+                batch.runs.push(lowered(run)?);
+                batch.bounds.push(tensors[run.tensor].count.min(run.source().len() as u64));
+            }
+            batch.ends.push(batch.runs.len());
+        }
+        let taken = batch.ends.len();
+        Ok((batch, taken))
+    }
+
+    /// As many tiles as there can be.
+    fn tiles(&self) -> u64 {
+        self.bounds.iter().map(|bound| bound / u64::from(TILE_CHANGES) + 1).sum::<u64>() + 1
+    }
+
+    fn run(&self, gpu: &mut Gpu, tensors: &[TensorChanges]) -> Result<Vec<ChangeSet>, DeviceError> {
+        let mut capacity = self.expected;
+        loop {
+            let window = self.window(tensors, capacity);
+            let base = gpu.window(window.bytes)?;
+            self.start(gpu, &window, base, tensors, capacity)?;
+            let mut starts = vec![0u64; self.runs.len() + 1];
+            gpu.download(base + window.starts as u64, bytes_of_mut(&mut starts))?;
+            let total = starts[self.runs.len()];
+            if total <= capacity {
+                return self.fetch(gpu, &window, base, &starts);
+            }
+            let bound = self.bounds.iter().sum::<u64>();
+            if total > bound {
+                let (name, found, limit) = ("a remap".into(), total, bound);
+                return Err(DeviceError::Misfit { what: "the count of changes", name, found, limit });
+            }
+            // Elements that several fragments hold are listed for each of them.
+            capacity = total;
+        }
+    }
+
+    fn window(&self, tensors: &[TensorChanges], capacity: u64) -> Window {
+        let mut layout = Layout::default();
+        let (capacity, tiles) = (index_of(capacity), index_of(self.tiles()));
+        let (ticket, tile_state) = (layout.room(4), layout.room(8 * tiles));
+        let zeroed_end = layout.bytes();
+        let (at_tensors, runs) =
+            (layout.room(size_of_val(tensors)), layout.room(size_of_val(&self.runs[..])));
+        let entries = self.runs.len() + 1;
+        let (ranges, starts) = (layout.room(RUN_RANGE_BYTES * entries), layout.room(8 * entries));
+        let (positions, values) = (layout.room(4 * capacity), layout.room(2 * capacity));
+        let bytes = layout.bytes();
+        Window {
+            ticket,
+            tile_state,
+            zeroed_end,
+            tensors: at_tensors,
+            runs,
+            ranges,
+            starts,
+            positions,
+            values,
+            bytes,
+        }
+    }
+
+    fn start(
+        &self,
+        gpu: &mut Gpu,
+        window: &Window,
+        base: Address,
+        tensors: &[TensorChanges],
+        capacity: u64,
+    ) -> Result<(), DeviceError> {
+        let at = |offset: usize| base + offset as u64;
+        gpu.clear(base, window.zeroed_end)?;
+        gpu.upload(at(window.tensors), bytes_of(tensors))?;
+        gpu.upload(at(window.runs), bytes_of(&self.runs))?;
+        let args = RemapArgs {
+            tensors: at(window.tensors),
+            runs: at(window.runs),
+            ranges: at(window.ranges),
+            tile_state: at(window.tile_state),
+            ticket: at(window.ticket),
+            starts: at(window.starts),
+            positions: at(window.positions),
+            values: at(window.values),
+            classes: 0,
+            capacity,
+            run_count: narrow(self.runs.len()),
+            tile_changes: TILE_CHANGES,
+            tile_capacity: narrow(index_of(self.tiles())),
+            unused: 0,
+        };
+        gpu.launch("driftless_remap_plan", 1, &args)?;
+        gpu.launch("driftless_remap", self.tiles(), &args)
+    }
+
+    fn fetch(
+        &self,
+        gpu: &mut Gpu,
+        window: &Window,
+        base: Address,
+        starts: &[u64],
+    ) -> Result<Vec<ChangeSet>, DeviceError> {
+        let total = index_of(starts[self.runs.len()]);
+        let (mut positions, mut values) = (vec![0u32; total], vec![0u16; total]);
+        gpu.download(base + window.positions as u64, bytes_of_mut(&mut positions))?;
+        gpu.download(base + window.values as u64, bytes_of_mut(&mut values))?;
+        let starts = std::iter::once(0).chain(self.ends.iter().copied()).map(|run| index_of(starts[run]));
+        let starts: Vec<usize> = starts.collect();
+        let set = |pair: &[usize]| {
+            let of_fragment = pair[0]..pair[1];
+            let (positions, values) = (positions[of_fragment.clone()].to_vec(), values[of_fragment].to_vec());
+            ChangeSet::Sparse { positions, values }
+        };
+        Ok(starts.windows(2).map(set).collect())
+    }
+}

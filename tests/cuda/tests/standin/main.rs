@@ -1,0 +1,8 @@
+//! The CUDA backend on the stand-in, each test in a process of its own.
+#![cfg(feature = "cuda")]
+
+mod fleet;
+mod opening;
+#[path = "../../../../crates/driftless-device/tests/support/mod.rs"]
+mod support;
+mod twins;
