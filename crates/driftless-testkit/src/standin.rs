@@ -10,12 +10,15 @@ use std::hash::{Hash as _, Hasher as _};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 
 /// The folder that holds the stand-in, to be put on `LD_LIBRARY_PATH`; it is built if its sources have changed.
 ///
 /// # Errors
 /// A compiler that is missing, or that refuses the sources.
 pub fn standin_folder() -> io::Result<PathBuf> {
+    static BUILDING: Mutex<()> = Mutex::new(());
+    let _alone = BUILDING.lock();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize()?;
     let mut hasher = DefaultHasher::new();
     for folder in ["kernels", "kernels/include", "kernels/shim", "tests/cuda/standin"] {

@@ -3,10 +3,11 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::{
-    Buffer, Device, Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId, Rollout,
-    RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory, Version,
-    WordBuffer,
+    Buffer, Device, Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId,
+    Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory,
+    Version, WordBuffer,
 };
+use std::sync::Arc;
 use driftless_testkit::{TensorBuffers, TinyTrainer, tiny_plan};
 
 /// A trainer and its replicas, with handles to all memory.
@@ -22,6 +23,7 @@ pub struct Fleet {
     live: Vec<Vec<Vec<Buffer<u16>>>>,
     /// The optimizer's memory where the node's device works.
     memory: Vec<Vec<TensorBuffers>>,
+    device: Arc<dyn Device>,
     version: u64,
     params: Option<StepParams>,
 }
@@ -54,7 +56,7 @@ impl Fleet {
     /// As [`Self::start`].
     pub async fn of_plan(plan: RemapPlan, attached: usize, options: NodeOptions) -> Result<Self> {
         let policy = TinyTrainer::new(&plan, 7);
-        let device = options.device.clone();
+        let device = Arc::clone(&options.device);
         let rank = |receiver| buffers(policy.expected_words(receiver), &*device);
         let live: Vec<Vec<Vec<Buffer<u16>>>> = plan
             .replicas()
@@ -70,7 +72,7 @@ impl Fleet {
             let attached = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
             handles.push(node.attach_rollout(ReplicaId(index), attached, Version(0)).await?);
         }
-        Ok(Self { node, trainer, rollouts: handles, policy, live, memory, version: 0, params: None })
+        Ok(Self { node, trainer, rollouts: handles, policy, live, memory, device, version: 0, params: None })
     }
 
     /// Takes one optimizer step and waits until its version has ended.
@@ -162,7 +164,8 @@ impl Fleet {
             // Not a number, and no padding that was cleared.
             blank(self.node.plan().replicas()[replica].receivers.as_slice(), &mut words);
         }
-        let ranks: Vec<Vec<WordBuffer>> = words.into_iter().map(buffers).collect();
+        let rank = |words| buffers(words, &*self.device);
+        let ranks = words.into_iter().map(rank).collect::<Result<Vec<_>>>()?;
         self.live.push(ranks.clone());
         Ok(RolloutMemory::new(ranks, layout))
     }
@@ -192,23 +195,25 @@ impl Fleet {
     /// # Errors
     /// What the node has against it.
     pub async fn restart_trainer(self, policy: TinyTrainer, version: u64) -> Result<Self> {
-        let Self { node, trainer, rollouts, live, version: newest, .. } = self;
+        let Self { node, trainer, rollouts, live, device, version: newest, .. } = self;
         node.detach_trainer(trainer).await?;
-        let trainer = node.attach_trainer(trainer_memory(&policy, version)).await?;
-        Ok(Self { node, trainer, rollouts, policy, live, version: newest.max(version), params: None })
+        let memory = policy.memory_on(&*device)?;
+        let trainer = node.attach_trainer(trainer_memory(&memory, &policy, version)).await?;
+        let version = newest.max(version);
+        Ok(Self { node, trainer, rollouts, policy, live, memory, device, version, params: None })
     }
 
     /// Goes on with other layouts of the rollouts; none of them is attached yet.
     ///
     /// # Errors
     /// A layout that does not fit, or what the node has against it.
-    pub async fn replan(self, trainer: &str, rollouts: &[&str]) -> Result<(Self, Vec<Vec<Vec<WordBuffer>>>)> {
+    pub async fn replan(self, trainer: &str, rollouts: &[&str]) -> Result<(Self, Vec<Vec<Vec<Buffer<u16>>>>)> {
         let plan = plan_of(trainer, rollouts)?;
-        let Self { node, policy, live, version, .. } = self;
+        let Self { node, policy, live, memory, device, version, .. } = self;
         let node = node.replan(plan).await?;
-        let trainer = node.attach_trainer(trainer_memory(&policy, version)).await?;
-        let fleet =
-            Self { node, trainer, rollouts: Vec::new(), policy, live: Vec::new(), version, params: None };
+        let trainer = node.attach_trainer(trainer_memory(&memory, &policy, version)).await?;
+        let (rollouts, kept) = (Vec::new(), Vec::new());
+        let fleet = Self { node, trainer, rollouts, policy, live: kept, memory, device, version, params: None };
         Ok((fleet, live))
     }
 
@@ -216,7 +221,7 @@ impl Fleet {
     ///
     /// # Errors
     /// What the node has against it.
-    pub async fn join_again(&mut self, ranks: Vec<Vec<WordBuffer>>) -> Result<()> {
+    pub async fn join_again(&mut self, ranks: Vec<Vec<Buffer<u16>>>) -> Result<()> {
         self.live.push(ranks.clone());
         self.join_with(RolloutMemory::new(ranks, LayoutClaim::Proven)).await
     }

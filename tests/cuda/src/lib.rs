@@ -1,16 +1,17 @@
 //! What the tests of the CUDA backend share: processes that find the stand-in, and what it counted in them.
 #![cfg(feature = "cuda")]
-#![expect(unsafe_code, reason = "the stand-in is asked through its C functions")]
+#![forbid(unsafe_code)]
 
 use anyhow::{Context, Result, ensure};
 use driftless_device::cuda::{CudaDevice, CudaOptions};
 use driftless_testkit::standin_folder;
-use libloading::{Library, Symbol};
 use std::env;
-use std::ffi::{CString, c_char, c_long};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt as _;
 use std::process::Command;
 
 const CHILD: &str = "DRIFTLESS_CUDA_TEST";
+const CONTROL: &str = "STANDIN_CONTROL";
 
 /// Runs `body` in a process of its own, which finds the stand-in and has these variables; `name` is that of the test,
 /// with its modules. It fails if the process does, or is ended by a signal.
@@ -20,7 +21,14 @@ const CHILD: &str = "DRIFTLESS_CUDA_TEST";
 pub fn on_standin(name: &str, variables: &[(&str, &str)], body: impl FnOnce() -> Result<()>) -> Result<()> {
     let folder = standin_folder().context("the stand-in needs g++")?;
     let path = folder.to_str().context("a plain path")?;
-    in_child(name, &[&[("LD_LIBRARY_PATH", path)], variables].concat(), body)
+    let control = folder.join(format!("control-{}-{}", std::process::id(), name.replace("::", "-")));
+    if env::var_os(CHILD).is_none() {
+        fs::write(&control, Standin::UNTOLD.map(i64::to_ne_bytes).concat())?;
+    }
+    let told = control.to_str().context("a plain path")?;
+    let outcome = in_child(name, &[&[("LD_LIBRARY_PATH", path), (CONTROL, told)], variables].concat(), body);
+    let _ = fs::remove_file(control);
+    outcome
 }
 
 /// Runs `body` in a process of its own with these variables, among them none of the library path that it is not given.
@@ -51,83 +59,100 @@ pub fn gpu() -> Result<CudaDevice> {
     Ok(CudaDevice::open(CudaOptions { ordinal: 0, cache: None })?)
 }
 
-/// The stand-in of this process.
+/// What a test says to the stand-in of its process and asks of it: the file that `Control` in its source describes.
 pub struct Standin {
-    library: Library,
+    control: File,
+}
+
+/// What goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// A launch is refused, with the driver's code for want of resources.
+    Launch,
+    /// A launch breaks the context.
+    BrokenLaunch,
+    /// An allocation is refused.
+    Allocation,
+    /// The device is gone.
+    Vanished,
 }
 
 impl Standin {
-    /// Finds it.
+    const OUT_OF_RESOURCES: i64 = 701;
+    const LAUNCH_FAILED: i64 = 719;
+    /// The file before anybody has said anything.
+    const UNTOLD: [i64; 8] = [-1, Self::OUT_OF_RESOURCES, -1, -1, 0, 0, 0, 0];
+
+    /// The stand-in of this process.
     ///
     /// # Errors
-    /// If it is not on the library path.
+    /// Outside of [`on_standin`].
     pub fn find() -> Result<Self> {
-        // SAFETY: the stand-in's initializers only start empty maps.
-        Ok(Self { library: unsafe { Library::new("libcuda.so.1") }? })
+        let path = env::var_os(CONTROL).context("this process has no stand-in")?;
+        Ok(Self { control: File::options().read(true).write(true).open(path)? })
     }
 
-    /// Asks for a fault: `launch`, `alloc` or `vanish`, after so many calls; `code` is that of a launch, 0 for the usual.
+    /// Asks for a failure, after so many launches, allocations or calls that go well.
     ///
     /// # Errors
-    /// If it has no such function.
-    pub fn inject(&self, what: &str, after: u32, code: u32) -> Result<()> {
-        // SAFETY: the function's type is that of its definition.
-        let inject: Symbol<'_, unsafe extern "C" fn(*const c_char, c_long, c_long)> =
-            unsafe { self.library.get(b"standin_inject\0") }?;
-        let what = CString::new(what)?;
-        // SAFETY: a text that ends with a zero byte, and two numbers.
-        unsafe { inject(what.as_ptr(), c_long::from(after), c_long::from(code)) };
-        Ok(())
+    /// If the file cannot be written.
+    pub fn inject(&self, failure: Failure, after: usize) -> Result<()> {
+        let after = i64::try_from(after)?;
+        match failure {
+            Failure::Launch => self.say(1, Self::OUT_OF_RESOURCES).and_then(|()| self.say(0, after)),
+            Failure::BrokenLaunch => self.say(1, Self::LAUNCH_FAILED).and_then(|()| self.say(0, after)),
+            Failure::Allocation => self.say(2, after),
+            Failure::Vanished => self.say(3, after),
+        }
     }
 
     /// Bytes of device memory that are allocated now.
     ///
     /// # Errors
-    /// If it has no such function.
-    pub fn live_bytes(&self) -> Result<usize> {
-        self.count(b"standin_live_bytes\0")
+    /// If the file cannot be read.
+    pub fn live_bytes(&self) -> Result<u64> {
+        self.ask(4)
     }
 
     /// The most that were, since the peak was reset.
     ///
     /// # Errors
-    /// If it has no such function.
-    pub fn peak_bytes(&self) -> Result<usize> {
-        self.count(b"standin_peak_bytes\0")
+    /// If the file cannot be read.
+    pub fn peak_bytes(&self) -> Result<u64> {
+        self.ask(5)
     }
 
     /// Bytes of host memory that are pinned now.
     ///
     /// # Errors
-    /// If it has no such function.
-    pub fn pinned_bytes(&self) -> Result<usize> {
-        self.count(b"standin_pinned_bytes\0")
+    /// If the file cannot be read.
+    pub fn pinned_bytes(&self) -> Result<u64> {
+        self.ask(6)
     }
 
     /// How many kernels were launched.
     ///
     /// # Errors
-    /// If it has no such function.
-    pub fn launches(&self) -> Result<usize> {
-        self.count(b"standin_launches\0")
+    /// If the file cannot be read.
+    pub fn launches(&self) -> Result<u64> {
+        self.ask(7)
     }
 
     /// The peak is what is allocated now.
     ///
     /// # Errors
-    /// If it has no such function.
+    /// If the file cannot be written.
     pub fn reset_peak(&self) -> Result<()> {
-        // SAFETY: the function's type is that of its definition.
-        let reset: Symbol<'_, unsafe extern "C" fn()> = unsafe { self.library.get(b"standin_reset_peak\0") }?;
-        // SAFETY: it takes nothing.
-        unsafe { reset() };
-        Ok(())
+        self.say(5, i64::try_from(self.live_bytes()?)?)
     }
 
-    fn count(&self, name: &[u8]) -> Result<usize> {
-        // SAFETY: the functions' type is that of their definitions; a long is as wide as a size here.
-        let count: Symbol<'_, unsafe extern "C" fn() -> usize> = unsafe { self.library.get(name) }?;
-        // SAFETY: it takes nothing.
-        Ok(unsafe { count() })
+    fn say(&self, word: u64, value: i64) -> Result<()> {
+        Ok(self.control.write_all_at(&value.to_ne_bytes(), 8 * word)?)
+    }
+
+    fn ask(&self, word: u64) -> Result<u64> {
+        let mut bytes = [0; 8];
+        self.control.read_exact_at(&mut bytes, 8 * word)?;
+        Ok(u64::try_from(i64::from_ne_bytes(bytes))?)
     }
 }

@@ -4,13 +4,14 @@
 // - Work is put on a stream and done when somebody waits, as late as a driver may do it: a missing wait shows.
 // - Device memory is out of reach of the host between calls, poisoned when it is new, gone when it is freed, and followed
 //   by a page that nobody may touch: a pointer that is used where or when it must not be ends the program.
-// - Faults are asked for by the environment, or by standin_inject.
+// - Faults are asked for by the environment, or in a file that tests write and read: see Control.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <fcntl.h>
 #include <functional>
 #include <map>
 #include <memory>
@@ -69,17 +70,41 @@ struct Allocation {
     size_t bytes;
 };
 
+// What tests say and ask, in a file of theirs (STANDIN_CONTROL) or in memory: numbers of 8 bytes.
+struct Control {
+    long launch_fault = -1;  // so many launches go well, then one does not; -1: all do
+    long launch_code = LAUNCH_OUT_OF_RESOURCES;
+    long alloc_fault = -1;
+    long vanish = -1;  // so many calls go well, then none does
+    long live = 0, peak = 0, pinned = 0;  // bytes
+    long launches = 0;
+};
+
+volatile Control& control() {
+    static volatile Control* control = [] {
+        const char* path = getenv("STANDIN_CONTROL");
+        const int file = path ? open(path, O_RDWR) : -1;
+        void* shared = file < 0 ? MAP_FAILED : mmap(nullptr, sizeof(Control), PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+        return shared == MAP_FAILED ? new Control : static_cast<Control*>(shared);
+    }();
+    return *control;
+}
+
+// Counts down to a fault.
+bool strikes(volatile long& fault) {
+    if (fault < 0) return false;
+    fault = fault - 1;
+    return fault < 0;
+}
+
 struct State {
     std::recursive_mutex lock;
     uintptr_t space = 0, next = 0;
     std::map<Pointer, Allocation> allocations;
-    size_t live = 0, peak = 0, pinned = 0;
     size_t total = size_t(number("STANDIN_MEMORY_BYTES", 4L << 30));
     std::map<void*, size_t> pinned_blocks;
     std::map<std::string, Function> functions;
     std::deque<Stream*> streams;
-    long launches = 0, launch_fault = -1, alloc_fault = -1, vanish = -1;
-    Result launch_code = LAUNCH_OUT_OF_RESOURCES;
     Result sticky = SUCCESS;
     unsigned long long seed = 1;
     double clock_ms = 0;
@@ -92,10 +117,9 @@ State& state() {
 }
 
 void inject(const std::string& what, long after, long code) {
-    State& s = state();
-    if (what == "launch") { s.launch_fault = after; s.launch_code = code ? Result(code) : LAUNCH_OUT_OF_RESOURCES; }
-    if (what == "alloc") s.alloc_fault = after;
-    if (what == "vanish") s.vanish = after;
+    if (what == "launch") { control().launch_fault = after; control().launch_code = code ? code : LAUNCH_OUT_OF_RESOURCES; }
+    if (what == "alloc") control().alloc_fault = after;
+    if (what == "vanish") control().vanish = after;
 }
 
 // STANDIN_FAULTS=launch:12:701,alloc:3,vanish:40
@@ -118,7 +142,7 @@ struct Call {
     Result refused;
     Call() : guard(state().lock), refused(SUCCESS) {
         State& s = state();
-        if (s.vanish >= 0 && s.vanish-- == 0) s.sticky = DEVICE_UNAVAILABLE;
+        if (strikes(control().vanish)) s.sticky = DEVICE_UNAVAILABLE;
         refused = s.sticky;
     }
 };
@@ -210,7 +234,9 @@ API Result cuDeviceGet(int* device, int ordinal) {
 API Result cuDeviceGetName(char* name, int length, int) { snprintf(name, size_t(length), "stand-in"); return SUCCESS; }
 API Result cuDeviceGetAttribute(int* value, int attribute, int) {
     const long capability = number("STANDIN_CAPABILITY", 90);
-    *value = attribute == 75 ? int(capability / 10) : attribute == 76 ? int(capability % 10) : attribute == 16 ? 3 : 1;
+    *value = attribute == 75 ? int(capability / 10) : attribute == 76 ? int(capability % 10)
+             : attribute == 1  ? int(number("STANDIN_THREADS", 64))
+                               : 1;
     return SUCCESS;
 }
 API Result cuDeviceTotalMem_v2(size_t* bytes, int) { *bytes = state().total; return SUCCESS; }
@@ -282,7 +308,7 @@ API Result cuEventElapsedTime_v2(float* ms, void* first, void* last) {
 
 API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
     CALL;
-    *free = state().total - state().live;
+    *free = state().total - size_t(control().live);
     *total = state().total;
     return SUCCESS;
 }
@@ -290,8 +316,9 @@ API Result cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
     CALL;
     State& s = state();
     if (bytes == 0) return INVALID_VALUE;
-    if (s.alloc_fault >= 0 && s.alloc_fault-- == 0) return OUT_OF_MEMORY;
-    if (s.live + bytes > s.total) return OUT_OF_MEMORY;
+    volatile Control& told = control();
+    if (strikes(told.alloc_fault)) return OUT_OF_MEMORY;
+    if (size_t(told.live) + bytes > s.total) return OUT_OF_MEMORY;
     if (!s.space) {
         void* space = close_off(nullptr, SPACE, 0, 0);
         if (space == MAP_FAILED) return OUT_OF_MEMORY;
@@ -309,8 +336,8 @@ API Result cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
     memset(pages, 0xA5, pages_bytes);
     if (s.depth == 0) mprotect(pages, pages_bytes, PROT_NONE);
     s.allocations[at] = {page, pages_bytes, bytes};
-    s.live += bytes;
-    s.peak = std::max(s.peak, s.live);
+    told.live = told.live + long(bytes);
+    if (told.live > told.peak) told.peak = told.live;
     *pointer = at;
     return SUCCESS;
 }
@@ -322,7 +349,7 @@ API Result cuMemFree_v2(Pointer pointer) {
     if (found == s.allocations.end()) return fail(INVALID_VALUE, "memory that is not allocated was freed");
     const uintptr_t page = found->second.page;
     close_off(reinterpret_cast<void*>(page), found->second.pages_bytes, page - s.space, MAP_FIXED);
-    s.live -= found->second.bytes;
+    control().live = control().live - long(found->second.bytes);
     s.allocations.erase(found);
     return SUCCESS;
 }
@@ -331,13 +358,13 @@ API Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
     *pointer = malloc(bytes);
     memset(*pointer, 0x5A, bytes);
     state().pinned_blocks[*pointer] = bytes;
-    state().pinned += bytes;
+    control().pinned = control().pinned + long(bytes);
     return SUCCESS;
 }
 API Result cuMemFreeHost(void* pointer) {
     std::lock_guard<std::recursive_mutex> guard(state().lock);
     if (state().sticky) return state().sticky;
-    state().pinned -= state().pinned_blocks[pointer];
+    control().pinned = control().pinned - long(state().pinned_blocks[pointer]);
     state().pinned_blocks.erase(pointer);
     free(pointer);
     return SUCCESS;
@@ -407,10 +434,11 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
                           unsigned shared_bytes, void* stream, void** params, void**) {
     CALL;
     State& s = state();
-    ++s.launches;
-    if (s.launch_fault >= 0 && s.launch_fault-- == 0) {
-        if (s.launch_code == LAUNCH_FAILED) s.sticky = LAUNCH_FAILED;
-        return s.launch_code;
+    control().launches = control().launches + 1;
+    if (strikes(control().launch_fault)) {
+        const Result code = Result(control().launch_code);
+        if (code == LAUNCH_FAILED) s.sticky = LAUNCH_FAILED;
+        return code;
     }
     if (gx == 0 || gy != 1 || gz != 1 || by != 1 || bz != 1 || bx == 0 || bx > 1024) return INVALID_VALUE;
     // Arguments are the driver's when the call returns.
@@ -437,14 +465,3 @@ API Result cuGetErrorName(Result code, const char** name) {
     return SUCCESS;
 }
 API Result cuGetErrorString(Result, const char** text) { *text = "an error of the stand-in"; return SUCCESS; }
-
-// What tests ask.
-API void standin_inject(const char* what, long after, long code) {
-    std::lock_guard<std::recursive_mutex> guard(state().lock);
-    inject(what, after, code);
-}
-API size_t standin_live_bytes() { std::lock_guard<std::recursive_mutex> guard(state().lock); return state().live; }
-API size_t standin_peak_bytes() { std::lock_guard<std::recursive_mutex> guard(state().lock); return state().peak; }
-API void standin_reset_peak() { std::lock_guard<std::recursive_mutex> guard(state().lock); state().peak = state().live; }
-API size_t standin_pinned_bytes() { std::lock_guard<std::recursive_mutex> guard(state().lock); return state().pinned; }
-API long standin_launches() { std::lock_guard<std::recursive_mutex> guard(state().lock); return state().launches; }

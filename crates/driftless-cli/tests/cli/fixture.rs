@@ -23,8 +23,13 @@ pub(crate) struct Run {
 
 /// Runs the program to its end.
 pub(crate) fn driftless(args: &[&str]) -> Run {
-    let output =
-        Command::new(env!("CARGO_BIN_EXE_driftless")).args(args).output().expect("the program starts");
+    run_with(&[], args)
+}
+
+/// The same with these variables in its environment.
+pub(crate) fn run_with(variables: &[(&str, &str)], args: &[&str]) -> Run {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_driftless"));
+    let output = command.args(args).envs(variables.iter().copied()).output().expect("the program starts");
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("the program prints UTF-8");
     let code = output.status.code().expect("no signal ends the program");
     Run { code, stdout: text(output.stdout), stderr: text(output.stderr) }

@@ -4,6 +4,7 @@ mod bad_input;
 mod certify;
 mod commands;
 mod detectors;
+mod devices;
 mod fixture;
 mod layouts;
 mod optimizers;

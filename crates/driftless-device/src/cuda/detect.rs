@@ -10,7 +10,7 @@ use super::abi::{
     DetectArgs, FillArgs, Part, PutArgs, bytes_of, bytes_of_mut,
 };
 use super::changes::CudaChanges;
-use super::gpu::{Gpu, Layout, THREADS};
+use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::{Parts, goes_whole};
 use crate::fit::{Part as Piece, check, parts_of};
@@ -114,7 +114,7 @@ impl CudaDevice {
         let pass = Pass {
             device: self,
             tensor,
-            parts: Parts::of(&pieces, source),
+            parts: Parts::of(&pieces, source, self.worker().threads),
             goes_whole: (0..pieces.len()).map(|index| goes_whole(source, index)).collect(),
             pieces,
             addresses: self.addresses(source, options)?,
@@ -328,7 +328,8 @@ impl Pass<'_> {
                 gpu.finish()?;
                 return Err(DeviceError::Canceled);
             }
-            gpu.launch(&launch.kernel, launch.tiles.len() as u64, &args.of_launch(launch, ticket))?;
+            let threads = launch.tiles.len() as u64 * u64::from(gpu.threads());
+            gpu.launch(&launch.kernel, threads, &args.of_launch(launch, ticket))?;
         }
         Ok(())
     }
@@ -366,7 +367,7 @@ impl Pass<'_> {
                 values: at(window.values),
                 count: results.count,
             };
-            gpu.launch("driftless_put", results.count.div_ceil(u64::from(THREADS)), &args)?;
+            gpu.launch("driftless_put", results.count, &args)?;
         }
         match self.pending {
             Pend::Absent => {}
@@ -384,7 +385,7 @@ impl Pass<'_> {
             if piece.dtype == Dtype::Bf16 && (whole || exceeded != 0) {
                 let (first, count) = (piece.source.start as u64, piece.source.len() as u64);
                 let args = FillArgs { bits: self.addresses.pending, first, count };
-                gpu.launch("driftless_fill_bits", count.div_ceil(WORD_BITS * u64::from(THREADS)) + 1, &args)?;
+                gpu.launch("driftless_fill_bits", count / WORD_BITS + 2, &args)?;
             }
         }
         Ok(())

@@ -20,8 +20,8 @@ use std::ffi::c_void;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Threads of a block: the kernels take any multiple of 32 up to 1024.
-pub(super) const THREADS: u32 = 256;
+/// Threads of a block, where the device allows as many: the kernels take any multiple of 32 up to 1024.
+const THREADS: u32 = 256;
 /// Blocks per multiprocessor: kernels loop over their tiles.
 const BLOCKS_PER_PROCESSOR: u32 = 4;
 /// What kernels need of addresses within the window.
@@ -40,8 +40,11 @@ pub(super) struct Gpu {
     /// The digest's keys that are on the device, and where.
     table: Option<(Box<DigestTable>, Address)>,
     processors: u32,
+    threads: u32,
     account: Arc<Account>,
     trash: Arc<Trash>,
+    /// Every launch between two events, while somebody measures.
+    profile: Option<Vec<(String, Event, Event)>>,
     /// GT-2: why nothing works any more.
     lost: Option<DeviceError>,
 }
@@ -78,6 +81,7 @@ impl Gpu {
             return Err(DeviceError::Architecture { device: name.to_string(), found, expected: "sm_80" });
         }
         let processors = ask(Ask::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
+        let threads = ask(Ask::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?;
         // SAFETY: as above; released in `drop`.
         let context: CUcontext =
             unsafe { result::primary_ctx::retain(device) }.map_err(failed("opening its context"))?;
@@ -90,8 +94,10 @@ impl Gpu {
             window: (0, 0),
             table: None,
             processors: u32::try_from(processors).unwrap_or(1).max(1),
+            threads: u32::try_from(threads).map_or(THREADS, |most| THREADS.min(most)),
             account,
             trash,
+            profile: None,
             lost: None,
             name: Arc::clone(&name),
         };
@@ -209,14 +215,20 @@ impl Gpu {
         cleared.map_err(self.failed("zeroing memory"))
     }
 
-    /// Starts a kernel over `tiles` pieces of work; nothing is started for none.
+    /// Threads of a block.
+    pub(super) const fn threads(&self) -> u32 {
+        self.threads
+    }
+
+    /// Starts a kernel over work for so many threads, on fewer if there are not as many; on none for no work.
     pub(super) fn launch<A: KernelArgs>(
         &mut self,
         kernel: &str,
-        tiles: u64,
+        work_threads: u64,
         args: &A,
     ) -> Result<(), DeviceError> {
-        let grid = tiles.min(u64::from(self.processors * BLOCKS_PER_PROCESSOR));
+        let blocks = work_threads.div_ceil(u64::from(self.threads));
+        let grid = blocks.min(u64::from(self.processors * BLOCKS_PER_PROCESSOR));
         let grid = u32::try_from(grid).unwrap_or(u32::MAX);
         if grid == 0 {
             return Ok(());
@@ -227,11 +239,48 @@ impl Gpu {
             cause: format!("there is no kernel {kernel}"),
         })?;
         let mut params = [std::ptr::from_ref(args).cast_mut().cast::<c_void>()];
-        let (grid, block) = ((grid, 1, 1), (THREADS, 1, 1));
+        let (grid, block) = ((grid, 1, 1), (self.threads, 1, 1));
+        let first = self.mark()?;
         // SAFETY: a kernel takes one structure, which is copied before the call returns; `A` is that of this kernel, and
         // its addresses are those of memory that the callers hold until `finish`.
         let launched = unsafe { result::launch_kernel(function, grid, block, 0, self.stream, &mut params) };
-        launched.map_err(|error| launch_failed(&self.name, kernel, error))
+        launched.map_err(|error| launch_failed(&self.name, kernel, error))?;
+        if let (Some(first), Some(last)) = (first, self.mark()?)
+            && let Some(profile) = &mut self.profile
+        {
+            profile.push((kernel.to_owned(), first, last));
+        }
+        Ok(())
+    }
+
+    /// An event at this point of the stream, while somebody measures.
+    fn mark(&self) -> Result<Option<Event>, DeviceError> {
+        if self.profile.is_none() {
+            return Ok(None);
+        }
+        let failed = self.failed("timing kernels");
+        let event = Event::new(CUevent_flags::CU_EVENT_DEFAULT).map_err(&failed)?;
+        // SAFETY: event and stream are alive.
+        unsafe { result::event::record(event.0, self.stream) }.map_err(failed)?;
+        Ok(Some(event))
+    }
+
+    /// Times every launch from now on.
+    pub(super) fn start_profile(&mut self) {
+        self.profile = Some(Vec::new());
+    }
+
+    /// The launches since then, in order, each with its milliseconds on the device.
+    pub(super) fn take_profile(&mut self) -> Result<Vec<(String, f32)>, DeviceError> {
+        self.finish()?;
+        let failed = self.failed("timing kernels");
+        let launches = self.profile.take().unwrap_or_default().into_iter();
+        let timed = launches.map(|(kernel, first, last)| {
+            // SAFETY: both were recorded on one stream, and have passed.
+            let ms = unsafe { result::event::elapsed(first.0, last.0) }.map_err(&failed)?;
+            Ok((kernel, ms))
+        });
+        timed.collect()
     }
 
     /// Waits for all work that was started.
@@ -259,7 +308,7 @@ impl Gpu {
         match self.table.take() {
             Some((known, address)) if bytes_of(&[*known]) == bytes_of(&[wanted]) => {
                 self.table = Some((known, address));
-                return Ok(address);
+                Ok(address)
             }
             Some((_, address)) => self.put_table(wanted, address),
             None => {
@@ -275,24 +324,22 @@ impl Gpu {
         Ok(address)
     }
 
-    /// Milliseconds of the device between the first and the last kernel of `work`.
-    pub(super) fn timed<R>(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<R, DeviceError>,
-    ) -> Result<(R, f32), DeviceError> {
-        let failed = self.failed("timing kernels");
-        let events = [CUevent_flags::CU_EVENT_DEFAULT; 2].map(Event::new);
-        let [first, last] = events;
-        let (first, last) = (first.map_err(&failed)?, last.map_err(&failed)?);
-        // SAFETY: events and stream are alive.
-        unsafe { result::event::record(first.0, self.stream) }.map_err(&failed)?;
-        let done = work(self)?;
-        // SAFETY: as above.
-        unsafe { result::event::record(last.0, self.stream) }.map_err(&failed)?;
+    /// What the driver calls the device.
+    pub(super) fn model(&self) -> Result<String, DeviceError> {
+        result::device::get_name(self.device).map_err(self.failed("asking for its name"))
+    }
+
+    /// Milliseconds of the device for one copy.
+    pub(super) fn time_copy(&mut self, to: Address, from: Address, bytes: usize) -> Result<f32, DeviceError> {
+        let before = self.profile.replace(Vec::new());
+        let (first, copied) = (self.mark()?, self.copy(to, from, bytes));
+        let last = self.mark()?;
+        self.profile = before;
+        copied?;
         self.finish()?;
-        // SAFETY: both were recorded on one stream.
-        let ms = unsafe { result::event::elapsed(first.0, last.0) }.map_err(&failed)?;
-        Ok((done, ms))
+        let (Some(first), Some(last)) = (first, last) else { return Ok(0.0) };
+        // SAFETY: both were recorded on one stream, and have passed.
+        unsafe { result::event::elapsed(first.0, last.0) }.map_err(self.failed("timing a copy"))
     }
 }
 

@@ -100,11 +100,7 @@ impl Compiler {
 
     fn options(&self) -> Vec<String> {
         let architecture = format!("--gpu-architecture={}", self.architecture);
-        ["--std=c++17", "--fmad=false"]
-            .map(str::to_owned)
-            .into_iter()
-            .chain([architecture])
-            .collect()
+        ["--std=c++17", "--fmad=false"].map(str::to_owned).into_iter().chain([architecture]).collect()
     }
 
     /// A file's module: from the cache if it loads from there, else compiled, and then cached.

@@ -120,11 +120,36 @@ impl CudaDevice {
         self.worker.run(|gpu| {
             let mut times = Vec::with_capacity(rounds);
             for _ in 0..rounds {
-                times.push(gpu.timed(|gpu| gpu.copy(to.address(), from.address(), bytes))?.1);
+                times.push(gpu.time_copy(to.address(), from.address(), bytes)?);
             }
             times.sort_by(f32::total_cmp);
             Ok(times.get(rounds / 2).copied().unwrap_or_default())
         })
+    }
+
+    /// Times every kernel that `work` launches, by events; gives their names and milliseconds, in order.
+    ///
+    /// # Errors
+    /// What `work` fails with, or a device that fails.
+    pub fn profile<R>(
+        &self,
+        work: impl FnOnce() -> Result<R, DeviceError>,
+    ) -> Result<(R, Vec<(String, f32)>), DeviceError> {
+        self.worker.run(|gpu| {
+            gpu.start_profile();
+            Ok(())
+        })?;
+        let done = work();
+        let launches = self.worker.run(|gpu| gpu.take_profile())?;
+        Ok((done?, launches))
+    }
+
+    /// What the device is called, such as `NVIDIA H200`.
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn model(&self) -> Result<String, DeviceError> {
+        self.worker.run(|gpu| gpu.model())
     }
 
     fn worker(&self) -> &Arc<Worker> {

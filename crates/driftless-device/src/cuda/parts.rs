@@ -1,15 +1,14 @@
 //! Pieces of a source tensor as kernels walk them: boxes without cuts between their rows, cut into tiles.
 
 use super::abi::{DetectArgs, Divisor, PART_FP32, PART_REPLACE, PART_WHOLE, Part};
-use super::gpu::THREADS;
 use crate::fit::Part as Piece;
 use crate::{ChangeSource, PieceDiff, PieceRule};
 use driftless_numerics::RuleScalars;
 use driftless_types::Dtype;
 use std::ops::Range;
 
-/// Elements that one block judges together.
-const TILE_ELEMENTS: u64 = 32 * THREADS as u64;
+/// Elements of a tile for each thread of a block.
+const ELEMENTS_EACH: u64 = 32;
 /// Tiles begin at multiples of this, so that every load is whole.
 const TILE_ALIGNMENT: u64 = 128;
 /// What judges by no rule reads none.
@@ -45,6 +44,7 @@ pub(super) struct Parts {
     pub(super) cuts: Vec<u32>,
     pub(super) launches: Vec<Launch>,
     pub(super) tiles: u32,
+    tile_elements: u64,
 }
 
 /// Consecutive parts that one kernel judges by one rule.
@@ -56,8 +56,9 @@ pub(super) struct Launch {
 }
 
 impl Parts {
-    pub(super) fn of(pieces: &[Piece<'_>], source: &ChangeSource<'_>) -> Self {
-        let mut all = Self::default();
+    /// For blocks of so many threads.
+    pub(super) fn of(pieces: &[Piece<'_>], source: &ChangeSource<'_>, threads: u32) -> Self {
+        let mut all = Self { tile_elements: ELEMENTS_EACH * u64::from(threads), ..Self::default() };
         for (index, piece) in pieces.iter().enumerate() {
             let judge = Judge::of(source, index, piece.dtype);
             let (first_part, first_tile) = (all.parts.len(), all.tiles);
@@ -121,7 +122,7 @@ impl Parts {
         }
         let offset = band.rows.start * area.cols as u64 + first_col;
         let start = band.piece.source.start as u64 + offset;
-        let tiles = (start % TILE_ALIGNMENT + count).div_ceil(TILE_ELEMENTS);
+        let tiles = (start % TILE_ALIGNMENT + count).div_ceil(self.tile_elements);
         self.parts.push(Part {
             origin: area.origin + band.rows.start * area.param_cols + first_col,
             row_stride: area.param_cols,

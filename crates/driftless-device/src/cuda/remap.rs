@@ -8,7 +8,7 @@ use super::abi::{
     Run, TensorChanges, bytes_of, bytes_of_mut,
 };
 use super::changes::CudaChanges;
-use super::gpu::{Gpu, Layout, THREADS};
+use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::narrow;
 use crate::fit::{Run as SourceRun, check_listable, name_of, runs_of};
@@ -17,8 +17,6 @@ use driftless_layout::Fragment;
 use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, index_of};
 
-/// Changes that one block of a remap moves together.
-const TILE_CHANGES: u32 = THREADS * REMAP_ITEMS;
 /// Words that one thread of a gather writes.
 const GATHERED_EACH: u64 = 4;
 /// Changes that are remapped together, at most, if single fragments do not need more: it bounds the window.
@@ -33,6 +31,8 @@ struct Batch {
     bounds: Vec<u64>,
     /// The sum over tensors of their changes: as many are expected at most.
     expected: u64,
+    /// Changes that one block moves together.
+    tile_changes: u32,
 }
 
 /// Where things lie in the window.
@@ -61,7 +61,7 @@ impl CudaDevice {
         let mut sets = Vec::with_capacity(fragments.len());
         let mut rest = fragments;
         while !rest.is_empty() {
-            let (batch, taken) = Batch::take(rest, &tensors)?;
+            let (batch, taken) = Batch::take(rest, &tensors, self.worker().threads * REMAP_ITEMS)?;
             if batch.runs.is_empty() || batch.expected == 0 {
                 sets.extend((0..taken).map(|_| nothing()));
             } else {
@@ -159,7 +159,7 @@ fn gather(
     words: Address,
 ) -> Result<(), DeviceError> {
     let args = GatherArgs { masters, runs, words, count, run_count, form };
-    gpu.launch("driftless_gather", count.div_ceil(GATHERED_EACH * u64::from(THREADS)), &args)
+    gpu.launch("driftless_gather", count.div_ceil(GATHERED_EACH), &args)
 }
 
 const fn form(dtype: Dtype, cast: Cast) -> u32 {
@@ -208,8 +208,13 @@ fn lowered(run: &SourceRun) -> Result<Run, DeviceError> {
 
 impl Batch {
     /// The first fragments of `fragments`, as many as are remapped together; gives how many that are.
-    fn take(fragments: &[&Fragment], tensors: &[TensorChanges]) -> Result<(Self, usize), DeviceError> {
-        let mut batch = Self { runs: Vec::new(), ends: Vec::new(), bounds: Vec::new(), expected: 0 };
+    fn take(
+        fragments: &[&Fragment],
+        tensors: &[TensorChanges],
+        tile_changes: u32,
+    ) -> Result<(Self, usize), DeviceError> {
+        let mut batch =
+            Self { runs: Vec::new(), ends: Vec::new(), bounds: Vec::new(), expected: 0, tile_changes };
         let mut seen = std::collections::BTreeSet::new();
         for fragment in fragments {
             check_listable(fragment)?;
@@ -236,7 +241,7 @@ impl Batch {
 
     /// As many tiles as there can be.
     fn tiles(&self) -> u64 {
-        self.bounds.iter().map(|bound| bound / u64::from(TILE_CHANGES) + 1).sum::<u64>() + 1
+        self.bounds.iter().map(|bound| bound / u64::from(self.tile_changes) + 1).sum::<u64>() + 1
     }
 
     fn run(&self, gpu: &mut Gpu, tensors: &[TensorChanges]) -> Result<Vec<ChangeSet>, DeviceError> {
@@ -310,12 +315,12 @@ impl Batch {
             classes: 0,
             capacity,
             run_count: narrow(self.runs.len()),
-            tile_changes: TILE_CHANGES,
+            tile_changes: self.tile_changes,
             tile_capacity: narrow(index_of(self.tiles())),
             unused: 0,
         };
         gpu.launch("driftless_remap_plan", 1, &args)?;
-        gpu.launch("driftless_remap", self.tiles(), &args)
+        gpu.launch("driftless_remap", self.tiles() * u64::from(gpu.threads()), &args)
     }
 
     fn fetch(

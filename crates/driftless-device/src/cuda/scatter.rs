@@ -10,7 +10,7 @@ use super::abi::{
     Address, Box as Place, Divisor, FAULT_NOT_RISING, RehashArgs, ScatterArgs, ScatterResult, bytes_of,
     bytes_of_mut,
 };
-use super::gpu::{Gpu, Layout, THREADS};
+use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::{narrow, narrow_u64};
 use super::worker::Worker;
@@ -81,12 +81,13 @@ impl CudaUndo {
         }
     }
 
-    fn tiles(&self) -> u64 {
+    /// The work, in threads.
+    fn threads(&self) -> u64 {
         match self.extent {
-            Extent::Some => (self.count as u64).div_ceil(u64::from(THREADS)),
+            Extent::Some => self.count as u64,
             Extent::All => {
                 let words = (self.count * self.words_each) as u64;
-                words.div_ceil(WORDS_EACH_THREAD * u64::from(THREADS))
+                words.div_ceil(WORDS_EACH_THREAD)
             }
         }
     }
@@ -173,7 +174,7 @@ impl CudaDevice {
                     let kernel =
                         if record.extent == Extent::Some { "driftless_undo" } else { "driftless_undo_all" };
                     let args = ScatterArgs { result, ..record.args(dst.address()) };
-                    gpu.launch(kernel, record.tiles(), &args)?;
+                    gpu.launch(kernel, record.threads(), &args)?;
                 }
                 gpu.finish()
             })?;
@@ -206,12 +207,11 @@ impl CudaDevice {
             let digest = gpu.window(size_of_val(&lanes))?;
             gpu.clear(digest, size_of_val(&lanes))?;
             for place in places {
-                let tile_words = WORDS_EACH_THREAD * u64::from(THREADS);
-                let tiles =
-                    u64::from(place.rows) * u64::from(place.cols.divisor) * each as u64 / tile_words + 2;
+                let box_words = u64::from(place.rows) * u64::from(place.cols.divisor) * each as u64;
+                let threads = box_words / WORDS_EACH_THREAD + 2;
                 let (words, words_each) = (words.address(), narrow(each));
                 let args = RehashArgs { words, table, digest, words_each, unused: 0, place };
-                gpu.launch("driftless_rehash", tiles, &args)?;
+                gpu.launch("driftless_rehash", threads, &args)?;
             }
             gpu.download(digest, bytes_of_mut(&mut lanes))
         })?;
@@ -243,17 +243,17 @@ fn write(
     gpu.clear(result_at, size_of::<ScatterResult>())?;
     gpu.upload(values, bytes_of(new))?;
     let args = ScatterArgs { values, table, result: result_at, ..log.args(dst.address()) };
-    let tiles = log.tiles();
+    let threads = log.threads();
     if log.extent == Extent::Some {
-        gpu.launch("driftless_scatter_check", tiles, &args)?;
+        gpu.launch("driftless_scatter_check", threads, &args)?;
         // DV-3: what is bad is known before the launch that writes, so that the log has no record of it.
         let found = result(gpu, result_at)?;
         if found.fault != 0 {
             return Ok(found);
         }
-        gpu.launch("driftless_scatter", tiles, &args)?;
+        gpu.launch("driftless_scatter", threads, &args)?;
     } else {
-        gpu.launch("driftless_scatter_all", tiles, &args)?;
+        gpu.launch("driftless_scatter_all", threads, &args)?;
     }
     // DV-2: a launch that was refused wrote nothing; after one that was not, only losing the device can fail.
     undo.record_on_device(Arc::new(log));

@@ -3,7 +3,6 @@
 use super::CudaDevice;
 use super::abi::{CountArgs, MarkArgs, bytes_of_mut};
 use super::changes::CudaChanges;
-use super::gpu::THREADS;
 use super::memory::CudaMemory;
 use crate::{ChangeList, DeviceChanges, DeviceError, DeviceMemory, ElementSet, Elements};
 
@@ -39,7 +38,7 @@ impl CudaDevice {
         let Some(changes) = CudaChanges::of(changes, self)? else { return Ok(()) };
         let args = MarkArgs { bits, indices: changes.indices(), count: changes.count() as u64 };
         self.worker().run(|gpu| {
-            gpu.launch("driftless_mark", args.count.div_ceil(u64::from(THREADS)), &args)?;
+            gpu.launch("driftless_mark", args.count, &args)?;
             gpu.finish()
         })
     }
@@ -53,7 +52,7 @@ impl CudaDevice {
             let at = gpu.window(size_of_val(&count))?;
             gpu.clear(at, size_of_val(&count))?;
             let args = CountArgs { bits: memory.address(), count: at, words };
-            gpu.launch("driftless_count_bits", words.div_ceil(u64::from(THREADS)), &args)?;
+            gpu.launch("driftless_count_bits", words, &args)?;
             gpu.download(at, bytes_of_mut(&mut count))
         })?;
         Ok(count[0])

@@ -25,6 +25,8 @@ type Job = Box<dyn FnOnce(&mut Gpu) + Send>;
 pub(super) struct Worker {
     name: Arc<str>,
     jobs: SyncSender<Job>,
+    /// Threads of a block.
+    pub(super) threads: u32,
     pub(super) account: Arc<Account>,
     pub(super) trash: Arc<Trash>,
 }
@@ -42,7 +44,7 @@ impl Worker {
             let open = || Gpu::open(&options, thread_name, thread_account, thread_trash);
             match catch_unwind(AssertUnwindSafe(open)) {
                 Ok(Ok(gpu)) => {
-                    let _ = opened.send(Ok(()));
+                    let _ = opened.send(Ok(gpu.threads()));
                     serve(gpu, &queue);
                 }
                 Ok(Err(error)) => drop(opened.send(Err(error))),
@@ -51,10 +53,9 @@ impl Worker {
         };
         let spawned = thread::Builder::new().name(name.to_string()).spawn(body);
         spawned.map_err(|error| failed(&name, "starting its thread", &error.to_string()))?;
-        let outcome = outcome.recv();
-        outcome
-            .unwrap_or_else(|_| Err(failed(&name, "opening it", "a function of the driver is missing")))?;
-        Ok(Arc::new(Self { name, jobs, account, trash }))
+        let missing = |_| Err(failed(&name, "opening it", "a function of the driver is missing"));
+        let threads = outcome.recv().unwrap_or_else(missing)?;
+        Ok(Arc::new(Self { name, jobs, threads, account, trash }))
     }
 
     /// The device, such as `cuda:0`.

@@ -3,14 +3,14 @@
 use anyhow::{Result, ensure};
 use driftless::{Detector, Device, Fault, NodeOptions, Outcome, ReplicaOutcome, Site};
 use driftless_chaos::Fleet;
-use driftless_cuda_tests::{Standin, gpu, on_standin};
+use driftless_cuda_tests::{Failure, Standin, gpu, on_standin};
 use driftless_device::cuda::CudaDevice;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-const TRAINER: &str = "megatron:tp=2,pp=2,dp=2";
-const ROLLOUTS: [&str; 2] = ["vllm:tp=4", "hf"];
+const TRAINER: &str = "megatron:tp=2";
+const ROLLOUTS: [&str; 2] = ["vllm:tp=2", "hf"];
 
 fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
@@ -64,7 +64,7 @@ fn dv2_actors_that_die_over_device_memory_leave_it_right() -> Result<()> {
                 Site::ReceiverScatters,
                 Site::ReceiverDecides,
             ] {
-                for fault in [Fault::Kill, Fault::Panic, Fault::Error] {
+                for fault in [Fault::Kill, Fault::Panic] {
                     failpoints.arm(site, None, fault, 1);
                     committed(&fleet.step().await?)?;
                     fleet.ensure_identical()?;
@@ -88,11 +88,11 @@ fn dv2_refused_launches_and_allocations_are_tried_again() -> Result<()> {
             committed(&fleet.step().await?)?;
             let per_version = standin.launches()? - before;
             ensure!(per_version > 100, "{per_version} launches");
-            for part in 0..8 {
-                standin.inject("launch", u32::try_from(part * per_version / 8)?, 0)?;
+            for part in 0..4 {
+                standin.inject(Failure::Launch, part * usize::try_from(per_version)? / 4)?;
                 committed(&fleet.step().await?)?;
                 fleet.ensure_identical()?;
-                standin.inject("alloc", part as u32 * 9, 0)?;
+                standin.inject(Failure::Allocation, part * 9)?;
                 committed(&fleet.step().await?)?;
                 fleet.ensure_identical()?;
             }
@@ -110,11 +110,11 @@ fn gt2_a_device_that_vanishes_is_reported() -> Result<()> {
             let (gpu, standin) = (gpu()?, Standin::find()?);
             let mut options = options(&gpu);
             options.restarts_max = 3;
-            options.version_deadline = Duration::from_secs(10);
+            options.version_deadline = Duration::from_secs(40);
             options.coordinator.max_attempts = 3;
             let mut fleet = Fleet::start(TRAINER, &ROLLOUTS, options).await?;
             committed(&fleet.step().await?)?;
-            standin.inject("vanish", 400, 0)?;
+            standin.inject(Failure::Vanished, 400)?;
             // The optimizer may be the first to notice, as it copies to the device.
             for _ in 0..3 {
                 match fleet.step().await {
@@ -160,7 +160,7 @@ fn gt3_the_peak_is_the_patch_the_undo_log_and_one_window() -> Result<()> {
             standin.reset_peak()?;
             let outcome = fleet.step().await?;
             committed(&outcome)?;
-            let peak = standin.peak_bytes()? as u64;
+            let peak = standin.peak_bytes()?;
             ensure!(peak == gpu.memory_use().peak_bytes, "both count the same bytes");
             let (elements, sent) = (outcome.report.elements, outcome.report.sent);
             // Two patches of 6 bytes a change at the switch, the undo logs of two replicas, a window, and rounding up.

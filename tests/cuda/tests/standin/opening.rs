@@ -80,13 +80,13 @@ fn gt3_memory_that_is_dropped_is_given_back() -> Result<()> {
         let before = gpu.memory_use().live_bytes;
         let buffers: Vec<_> = (1..50).map(|k| gpu.zeros(1000 * k)).collect::<Result<_, _>>()?;
         ensure!(gpu.memory_use().live_bytes > before + 4_000_000);
-        ensure!(gpu.memory_use().live_bytes == standin.live_bytes()? as u64);
+        ensure!(gpu.memory_use().live_bytes == standin.live_bytes()?);
         let view = buffers[3].view()?.to_vec();
         ensure!(view == vec![0.0; 4000]);
         drop(buffers);
         drop(gpu.zeros(1)?);
         drop(gpu.zeros(1)?);
-        ensure!(standin.live_bytes()? as u64 <= before + 512);
+        ensure!(standin.live_bytes()? <= before + 512);
         ensure!(standin.pinned_bytes()? == 16 << 20, "two pinned buffers, whatever is copied");
         Ok(())
     })
