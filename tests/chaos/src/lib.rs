@@ -7,8 +7,8 @@ use driftless::{
     Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory,
     Version, WordBuffer,
 };
-use std::sync::Arc;
 use driftless_testkit::{TensorBuffers, TinyTrainer, tiny_plan};
+use std::sync::Arc;
 
 /// A trainer and its replicas, with handles to all memory.
 pub struct Fleet {
@@ -207,13 +207,18 @@ impl Fleet {
     ///
     /// # Errors
     /// A layout that does not fit, or what the node has against it.
-    pub async fn replan(self, trainer: &str, rollouts: &[&str]) -> Result<(Self, Vec<Vec<Vec<Buffer<u16>>>>)> {
+    pub async fn replan(
+        self,
+        trainer: &str,
+        rollouts: &[&str],
+    ) -> Result<(Self, Vec<Vec<Vec<Buffer<u16>>>>)> {
         let plan = plan_of(trainer, rollouts)?;
         let Self { node, policy, live, memory, device, version, .. } = self;
         let node = node.replan(plan).await?;
         let trainer = node.attach_trainer(trainer_memory(&memory, &policy, version)).await?;
         let (rollouts, kept) = (Vec::new(), Vec::new());
-        let fleet = Self { node, trainer, rollouts, policy, live: kept, memory, device, version, params: None };
+        let fleet =
+            Self { node, trainer, rollouts, policy, live: kept, memory, device, version, params: None };
         Ok((fleet, live))
     }
 
