@@ -213,8 +213,10 @@ impl PublisherState {
     }
 
     fn opened(&mut self, me: &ActorRef<PublisherMsg>, last: Option<Published>) {
-        self.log().tell(PublishState::Open { last, took: None });
-        if let (Some(last), Some(made)) = (last.filter(|_| last == self.origin), self.log().made())
+        // LG-5: what another past has published is nothing that this trainer has.
+        let held = last.filter(|_| last == self.origin);
+        self.log().tell(PublishState::Open { last: held, took: None });
+        if let (Some(last), Some(made)) = (held, self.log().made())
             && last.version == made.version
         {
             // The stream holds these very weights: there is nothing to publish, and deltas may follow.

@@ -12,7 +12,7 @@ pub enum PublishState {
     Opening,
     /// The stream is open.
     Open {
-        /// Its last publication: the watermark.
+        /// Its last publication, if this trainer's weights are that or come from it: the watermark.
         last: Option<Published>,
         /// What that took, if this publisher wrote it.
         took: Option<Publication>,
