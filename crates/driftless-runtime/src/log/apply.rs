@@ -15,7 +15,8 @@ use tokio::sync::OwnedMutexGuard;
 
 /// Why a blob is not written into the weights.
 #[derive(Debug, Error)]
-pub(crate) enum NotApplied {
+#[non_exhaustive]
+pub enum NotApplied {
     /// Its bytes are not what the entry promises.
     #[error(transparent)]
     Codec(#[from] CodecError),
@@ -39,7 +40,7 @@ pub(crate) enum NotApplied {
 ///
 /// # Errors
 /// [`NotApplied::Codec`] or [`NotApplied::NoParameter`].
-pub(crate) fn sections(
+pub fn sections(
     params: &[ParamMeta],
     mut blob: Bytes,
     base: Option<Version>,
@@ -136,7 +137,8 @@ impl Writer<'_> {
         let mut words = memory.words.lend_mut();
         let done = device.scatter(words.elements(), &placed, cols, changes, keys, undo)?;
         if self.old_words == OldWords::Dropped {
-            undo.clear();
+            // Not cleared but given back: a section's words for every tensor may be a copy of the model.
+            drop(std::mem::take(undo));
         }
         drop(words);
         live.digests[cell.tensor] += done.delta;
