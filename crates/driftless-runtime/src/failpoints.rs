@@ -6,6 +6,7 @@ use ractor::{ActorCell, ActorProcessingErr};
 use rustix::process::{Signal, getpid, kill_process};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 /// A place in the life of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -185,10 +186,15 @@ impl fmt::Debug for Failpoints {
     }
 }
 
+/// So long a signal may take to reach the thread that sent it.
+const SIGNAL_LANDS: Duration = Duration::from_millis(200);
+
 /// Sends a signal to this very process.
 fn signal(signal: Signal) {
-    // It arrives before the call returns; if the system refuses, nothing happens, and the test sees that.
+    // If the system refuses, nothing happens, and the test sees that.
     let _ = kill_process(getpid(), signal);
+    // Any thread may take it first: this one must not get past its failpoint until it is stopped too.
+    std::thread::sleep(SIGNAL_LANDS);
 }
 
 #[expect(clippy::panic, reason = "the fault that a test asked for")]
