@@ -9,7 +9,7 @@ mod retire;
 mod words;
 
 pub use append::{Append, AppendCommand, AppendEvent};
-pub use chain::{Chain, Fall};
+pub use chain::{Breach, Chain, Effect, Fall};
 pub use follow::{
     Cursor, Dirty, Done, Follow, FollowCommand, FollowEvent, FollowOptions, FollowStop, Goal, Highest,
     Leasing, Memory, Trouble, Writing,

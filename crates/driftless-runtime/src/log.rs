@@ -27,6 +27,7 @@ mod reading;
 mod status;
 mod target;
 
+pub use apply::{NotApplied, sections};
 pub(crate) use follower::{FollowerActor, FollowerMsg};
 pub use genesis::{StreamError, StreamModel, stream_model};
 pub use io::{LogIo, LogIoError, fault};

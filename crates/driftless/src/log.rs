@@ -2,16 +2,19 @@
 //!
 //! [`Node::publish`](crate::Node::publish) and [`Node::attach_follower`](crate::Node::attach_follower) begin it.
 
-pub use driftless_runtime::codec::BaseWords;
 pub use driftless_runtime::codec::entry::{
     EntryError, PublicKey, Role, SecretKey, Signer, Trust, TrustedKeys,
 };
+pub use driftless_runtime::codec::{BaseWords, CodecError, LogSection, LogView};
 pub use driftless_runtime::log::{
-    FollowEnd, FollowOptions, FollowState, InProcess, Keep, KeepError, LogIo, LogIoError, Publication,
-    PublishOptions, PublishState, StateFile, StreamError, StreamModel, WholeValues, replace, stream_model,
+    FollowEnd, FollowOptions, FollowState, InProcess, Keep, KeepError, LogIo, LogIoError, NotApplied,
+    Publication, PublishOptions, PublishState, StateFile, StreamError, StreamModel, WholeValues, fault,
+    replace, sections, stream_model,
 };
 pub use driftless_runtime::proto::log::{
-    Fault, FollowStop, Goal, Leasing, Memory, Patience, PublishStop, Published, Reading, Stored, Trouble,
+    BlobKey, Breach, Chain, Effect, Fault, FollowStop, Goal, Lease, Leasing, LogTimer, Memory, Patience,
+    Presence, PublishStop, Published, Reading, Retire, RetireCommand, RetireEvent, RetireMode, RetireOptions,
+    RetireStop, Stored, Trouble,
 };
 pub use driftless_runtime::store::{ReaderId, StoreError, StoreOptions, Stream, StreamUrl, create, open};
 

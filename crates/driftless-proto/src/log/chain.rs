@@ -9,6 +9,7 @@
 
 use super::words::{Published, Stored};
 use driftless_types::{EntryKind, Epoch, ObjectDigest, Seq, StreamId, Version};
+use thiserror::Error;
 
 /// Whether the next version may be lower than the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -40,7 +41,7 @@ pub struct Chain {
 
 /// What an entry means for who reads it in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Effect {
+pub enum Effect {
     /// Nothing is published by it.
     Silent,
     /// A complete set of weights.
@@ -52,19 +53,33 @@ pub(crate) enum Effect {
 }
 
 /// Why an entry does not follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Breach {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
+pub enum Breach {
     /// It is of another stream or place.
+    #[error("it is of another stream, or of another place")]
     Misplaced,
     /// It names another parent.
-    Forked { mine: ObjectDigest, found: ObjectDigest },
+    #[error("it names {found} as the entry before it, which is {mine}")]
+    Forked {
+        /// The object before it.
+        mine: ObjectDigest,
+        /// The one that it names.
+        found: ObjectDigest,
+    },
     /// Its version falls without leave.
-    WentBack { version: Version, highest: Version },
+    #[error("it goes back to version {version} from {highest} without a reset")]
+    WentBack {
+        /// Its version.
+        version: Version,
+        /// The last before it.
+        highest: Version,
+    },
 }
 
 impl Chain {
     /// The place of genesis.
-    pub(crate) fn at_genesis(genesis: &Stored) -> Self {
+    #[must_use]
+    pub fn at_genesis(genesis: &Stored) -> Self {
         let entry = &genesis.entry;
         Self {
             stream: entry.stream,
@@ -82,7 +97,10 @@ impl Chain {
     }
 
     /// The place after one more entry, and what that entry means.
-    pub(crate) fn take(&self, next: &Stored) -> Result<(Self, Effect), Breach> {
+    ///
+    /// # Errors
+    /// A [`Breach`], if the entry is not the next one of this chain.
+    pub fn take(&self, next: &Stored) -> Result<(Self, Effect), Breach> {
         let entry = next.entry.as_ref();
         if entry.stream != self.stream || entry.seq != self.seq.next() {
             return Err(Breach::Misplaced);
