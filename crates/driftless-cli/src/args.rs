@@ -4,7 +4,7 @@ use crate::evaluations::Evaluations;
 use crate::failure::Failure;
 use crate::family::FamilyArg;
 use crate::report::ReportTarget;
-use crate::stream::FailpointArg;
+use crate::stream::{EXPORT_EXAMPLES, ExportArgs, FailpointArg, LOG_EXAMPLES, LogArgs};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use driftless::log::StreamUrl;
 use driftless::{Device, Place};
@@ -139,6 +139,15 @@ pub(crate) enum Command {
     /// says what they are: nothing is served while they change. Whatever dies is started again with the same command.
     #[command(after_help = FOLLOW_EXAMPLES, after_long_help = format!("{LAYOUTS}\n\n{FOLLOW_EXAMPLES}"))]
     Follow(FollowArgs),
+    /// List, describe, prove and clean up the entries of a stream.
+    #[command(after_help = LOG_EXAMPLES)]
+    Log(LogArgs),
+    /// Write one version of a stream as a Hugging Face checkpoint: BF16 and F32 tensors under the model's names.
+    ///
+    /// The version is replayed from its anchor and proven by its digests before anything is written, with the weights in
+    /// memory (2 bytes per parameter). `publish --from-checkpoint` of the file gives the same bits again.
+    #[command(after_help = EXPORT_EXAMPLES)]
+    Export(ExportArgs),
     /// Make a key that signs what is published, and the file by which readers trust it.
     #[command(after_help = KEYGEN_EXAMPLES)]
     Keygen(KeygenArgs),
@@ -275,6 +284,9 @@ pub(crate) struct PublishArgs {
     /// Close a blob before it grows beyond this, in bytes: six of them bound the memory that publishing takes.
     #[arg(long, value_name = "BYTES", default_value_t = 32 << 20)]
     pub(crate) blob_bytes: usize,
+    /// How long `log retire` waits for readers of a stream that is founded now, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) lease_ttl: u64,
     /// Write the report as JSON to FILE, or to standard output with `-`.
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<ReportTarget>,

@@ -48,6 +48,9 @@ pub(crate) enum Failure {
         /// Why.
         source: Box<dyn Error + Send + Sync>,
     },
+    /// A stream does not hold what its entries say.
+    #[error("not proven: {0}")]
+    Damaged(String),
     /// A file could not be written.
     #[error("{path}: not written")]
     Write {
@@ -74,7 +77,11 @@ impl Failure {
     /// 1: not identical or not certified, 2: bad input, 130: interrupted.
     pub(crate) fn exit_code(&self) -> ExitCode {
         ExitCode::from(match self {
-            Self::NotIdentical(_) | Self::Missed(_) | Self::Runtime(_) | Self::Ended { .. } => 1,
+            Self::NotIdentical(_)
+            | Self::Missed(_)
+            | Self::Damaged(_)
+            | Self::Runtime(_)
+            | Self::Ended { .. } => 1,
             Self::BadInput(_)
             | Self::Layout { .. }
             | Self::Usage(_)

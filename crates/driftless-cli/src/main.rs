@@ -1,4 +1,4 @@
-//! The `driftless` program: `demo`, `sync`, `publish`, `follow`, `keygen`, `plan`, `inspect` and `certify`.
+//! The `driftless` program: `demo`, `sync`, `publish`, `follow`, `log`, `export`, `keygen`, `plan`, `inspect` and `certify`.
 //!
 //! Exit codes: 0 every receiver identical at every version (of `certify`: nothing missed; of `plan`: planned), 1 not so, 2 bad input, 130 interrupted.
 #![forbid(unsafe_code)]
@@ -48,6 +48,8 @@ fn main() -> ExitCode {
         Command::Plan(args) => plan::run(&args),
         Command::Publish(args) => until_interrupted(stream::publish(args)),
         Command::Follow(args) => until_interrupted(stream::follow(args)),
+        Command::Log(args) => until_interrupted(stream::log(args)),
+        Command::Export(args) => until_interrupted(stream::export(args)),
         Command::Keygen(args) => stream::keygen(&args),
         Command::Inspect(args) => inspect::run(&args),
         Command::Certify(args) => until_it_ends(certify::certify(args)),

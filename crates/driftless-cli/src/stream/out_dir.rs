@@ -4,12 +4,12 @@
 //! whole; `state.json` says which version they are after the last. A reader that died in between finds a mix of two
 //! versions and the name of the entry that it was writing.
 
+use super::header::{Row, header, write_words};
 use crate::failure::Failure;
 use crate::files::{BadInput, TensorFile, stored};
 use driftless::log::{Keep, KeepError, Memory, StateFile, replace};
 use driftless::{Buffer, Version};
 use driftless_layout::{DestTensor, ReceiverPlan, ReplicaPlan};
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -102,41 +102,22 @@ impl Rank {
     fn write(&self, version: Version) -> Result<(), KeepError> {
         let header = self.header(version);
         replace(&self.path, |file| {
-            file.write_all(&(header.len() as u64).to_le_bytes())?;
             file.write_all(&header)?;
-            self.live.iter().try_for_each(|live| write_words(live, file))
+            self.live.iter().try_for_each(|live| write_buffer(live, file))
         })
     }
 
-    /// The header of the safetensors format: JSON, padded with spaces to 8 bytes.
     fn header(&self, version: Version) -> Vec<u8> {
-        let mut entries = BTreeMap::new();
-        let metadata = serde_json::json!({ "format": "pt", "version": version.0.to_string() });
-        entries.insert("__metadata__", metadata);
-        let mut offset = 0;
-        for (tensor, live) in self.tensors.iter().zip(&self.live) {
-            let end = offset + 2 * live.len();
-            let about = serde_json::json!({
-                "dtype": format!("{}", stored(tensor.dtype)),
-                "shape": tensor.shape.extents(),
-                "data_offsets": [offset, end],
-            });
-            entries.insert(&tensor.name, about);
-            offset = end;
-        }
-        let mut header = serde_json::to_vec(&entries).expect("names and numbers are JSON");
-        header.resize(header.len().next_multiple_of(8), b' ');
-        header
+        let rows = self.tensors.iter().zip(&self.live).map(|(tensor, live)| Row {
+            name: &tensor.name,
+            dtype: tensor.dtype,
+            shape: &tensor.shape,
+            words: live.len(),
+        });
+        header(rows, &serde_json::json!({ "format": "pt", "version": version.0.to_string() }))
     }
 }
 
-fn write_words(live: &Buffer<u16>, file: &mut dyn Write) -> io::Result<()> {
-    let words = live.view().map_err(io::Error::other)?;
-    let mut bytes = Vec::with_capacity(1 << 20);
-    for words in words.chunks(1 << 19) {
-        bytes.clear();
-        bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
-        file.write_all(&bytes)?;
-    }
-    Ok(())
+fn write_buffer(live: &Buffer<u16>, file: &mut dyn Write) -> io::Result<()> {
+    write_words(&live.view().map_err(io::Error::other)?, file)
 }

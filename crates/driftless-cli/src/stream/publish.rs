@@ -1,9 +1,9 @@
 //! `driftless publish`: recorded steps of a folder, or one checkpoint, into a stream.
 
 use super::keys::{Purpose, open, signer, trust};
-use super::stream_failure;
+use super::{bits_each, stream_failure};
 use crate::args::{DetectorArg, PublishArgs};
-use crate::console::{Console, Lines, counted, ratio};
+use crate::console::{Console, Lines, counted};
 use crate::failure::Failure;
 use crate::files::{BadInput, Folder, PolicyFile};
 use crate::plan::{at_config, parse_config, peak_rss_bytes};
@@ -200,6 +200,7 @@ impl Session {
             // Nobody trains here: the weights may stand still for as long as an upload takes.
             values: WholeValues::Standing,
             blob_bytes: args.blob_bytes,
+            lease_ttl_s: args.lease_ttl,
             ..PublishOptions::default()
         };
         let publishing = node.publish(log_plan, io, options).map_err(runtime)?;
@@ -302,7 +303,7 @@ fn report(published: &Published, took: &Publication) -> PublishedReport {
 }
 
 fn bits_per_change(took: &Publication) -> f64 {
-    8.0 * ratio(took.stored_bytes, took.nnz)
+    bits_each(took.stored_bytes, took.nnz)
 }
 
 fn header() -> String {
