@@ -201,6 +201,25 @@ async fn a_damaged_blob_is_reported_and_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn lg9_a_publisher_that_runs_on_takes_an_epoch_after_each_further_anchor() -> Result<()> {
+    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let publish = PublishOptions { anchor_every: Some(1), ..publish_options() };
+    let mut home = Home::start(&store, TRAINER, &[], NodeOptions::default(), publish).await?;
+    for _ in 0..6 {
+        home.published(home.version()).await?;
+        home.step().await?;
+    }
+    home.published(Version(6)).await?;
+    let of_anchors = entries(&store).await.into_iter().filter(|stored| stored.entry.kind.name() == "anchor");
+    let epochs: Vec<u64> = of_anchors.map(|stored| stored.entry.epoch).collect();
+    ensure!(epochs == [1, 1, 2, 3], "{epochs:?}");
+    let mut away = Away::start(&store, "vllm:tp=2", NodeOptions::default()).await?;
+    away.expect(&home);
+    away.ensure_reaches(Version(6)).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_late_reader_begins_at_the_nearest_anchor() -> Result<()> {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let publish = PublishOptions { anchor_every: Some(2), ..publish_options() };

@@ -43,6 +43,8 @@ pub(crate) struct PublisherState {
     /// What is being written, since when.
     writing: Option<(Made, Instant)>,
     publication: Option<Publication>,
+    /// Publications in the epoch that the stream is open in.
+    in_epoch: u32,
     timers: BTreeMap<LogTimer, u64>,
     tasks: Tasks,
 }
@@ -76,6 +78,7 @@ impl Actor for PublisherActor {
             origin: None,
             writing: None,
             publication: None,
+            in_epoch: 0,
             timers: BTreeMap::new(),
             tasks,
         })
@@ -215,7 +218,10 @@ impl PublisherState {
     fn opened(&mut self, me: &ActorRef<PublisherMsg>, last: Option<Published>) {
         // LG-5: what another past has published is nothing that this trainer has.
         let held = last.filter(|_| last == self.origin);
-        self.log().tell(PublishState::Open { last: held, took: None });
+        // An epoch of its own says nothing new of the stream.
+        if std::mem::take(&mut self.in_epoch) == 0 {
+            self.log().tell(PublishState::Open { last: held, took: None });
+        }
         if let (Some(last), Some(made)) = (held, self.log().made())
             && last.version == made.version
         {
@@ -237,6 +243,11 @@ impl PublisherState {
             log.io().hint(published.seq).await;
             log.tell(PublishState::Open { last: Some(published), took });
         });
+        self.in_epoch += 1;
+        if lineage == Lineage::Anchor && self.in_epoch > 1 {
+            // LG-9: the blobs before an anchor can be collected once they are of an older epoch.
+            self.feed(me, PublishEvent::Renew);
+        }
         self.made(me);
     }
 
