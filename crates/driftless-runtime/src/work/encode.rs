@@ -11,6 +11,9 @@ use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of}
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+/// Fragments whose changes leave the device together, and then are on the host until they are encoded.
+const REMAPPED_TOGETHER: usize = 64;
+
 /// What one sender sends to one receiver.
 #[derive(Clone, Debug)]
 pub(crate) struct Outgoing {
@@ -106,34 +109,53 @@ impl Encoder<'_> {
     fn edge(&mut self, edge: &Edge, fence: &Fence) -> Result<Outgoing, RootCause> {
         let mut records = Vec::with_capacity(edge.fragments.len() * RECORD_BYTES);
         let mut payload = Vec::new();
-        for fragment in &edge.fragments {
-            let changes = self.changes(edge, fragment)?;
-            let digest: Digest =
-                fragment.cells.iter().map(|&cell| self.patch.cells[index_of(cell.into())]).sum();
-            let nnz = changes.nnz(fragment.elements());
-            if nnz == 0 {
-                // CM-7: nothing changed, and the digest says so.
-                records.extend(FragmentRecord::unchanged(digest).encode());
-                continue;
+        for fragments in edge.fragments.chunks(REMAPPED_TOGETHER) {
+            let mut remapped = self.remapped(edge, fragments)?.into_iter();
+            for fragment in fragments {
+                let changes = self.changes(edge, fragment, &mut remapped)?;
+                let digest: Digest =
+                    fragment.cells.iter().map(|&cell| self.patch.cells[index_of(cell.into())]).sum();
+                let nnz = changes.nnz(fragment.elements());
+                if nnz == 0 {
+                    // CM-7: nothing changed, and the digest says so.
+                    records.extend(FragmentRecord::unchanged(digest).encode());
+                    continue;
+                }
+                if fragment.first_in_replica {
+                    self.sent += nnz;
+                }
+                let record =
+                    FragmentRecord::announcing(fragment.dtype, fragment.elements(), &changes, digest);
+                records.extend(record.encode());
+                encode_section(&start(fragment, fence, digest), &changes, &mut payload);
             }
-            if fragment.first_in_replica {
-                self.sent += nnz;
-            }
-            let record = FragmentRecord::announcing(fragment.dtype, fragment.elements(), &changes, digest);
-            records.extend(record.encode());
-            encode_section(&start(fragment, fence, digest), &changes, &mut payload);
         }
         Ok(Outgoing { records: records.into(), payload: payload.into() })
     }
 
-    fn changes(&mut self, edge: &Edge, fragment: &Fragment) -> Result<ChangeSet, RootCause> {
+    /// The changes of those fragments that are sent by their changes, in order.
+    fn remapped(&mut self, edge: &Edge, fragments: &[Fragment]) -> Result<Vec<ChangeSet>, RootCause> {
+        let started = Instant::now();
+        let is_sparse = |fragment: &&Fragment| mode(self.patch, self.needs, edge, fragment) == Mode::Sparse;
+        let sparse: Vec<&Fragment> = fragments.iter().filter(is_sparse).collect();
+        let remapped = self.shared.device.remap_all(&self.patch.changes, &sparse);
+        self.remap += started.elapsed();
+        remapped.map_err(|error| RootCause::Task(format!("{}: {error}", self.plan.name)))
+    }
+
+    fn changes(
+        &mut self,
+        edge: &Edge,
+        fragment: &Fragment,
+        remapped: &mut impl Iterator<Item = ChangeSet>,
+    ) -> Result<ChangeSet, RootCause> {
         let started = Instant::now();
         let mode = mode(self.patch, self.needs, edge, fragment);
         if mode == Mode::Repair {
             self.repaired += 1;
         }
         let changes = match mode {
-            Mode::Sparse => self.sparse(fragment),
+            Mode::Sparse => self.sparse(fragment, remapped.next()),
             Mode::Kept => {
                 self.named(fragment, self.shared.device.gather(&self.kept, fragment, self.patch.cast))
             }
@@ -144,8 +166,8 @@ impl Encoder<'_> {
     }
 
     /// The changes of a fragment; all of it, where that is smaller and the values are still there.
-    fn sparse(&self, fragment: &Fragment) -> Result<ChangeSet, RootCause> {
-        let sparse = self.named(fragment, self.shared.device.remap(&self.patch.changes, fragment))?;
+    fn sparse(&self, fragment: &Fragment, remapped: Option<ChangeSet>) -> Result<ChangeSet, RootCause> {
+        let sparse = remapped.ok_or_else(|| RootCause::Task("a remap has lost a fragment".into()))?;
         if dense_is_smaller(fragment.elements(), sparse.nnz(fragment.elements())) {
             return Ok(self.whole(fragment)?.unwrap_or(sparse));
         }

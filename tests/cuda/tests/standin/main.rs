@@ -5,4 +5,5 @@ mod fleet;
 mod opening;
 #[path = "../../../../crates/driftless-device/tests/support/mod.rs"]
 mod support;
+mod threads;
 mod twins;
