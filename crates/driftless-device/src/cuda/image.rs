@@ -140,7 +140,7 @@ impl Compiler {
     fn compile(&self, name: &str, source: &str) -> Result<Vec<u8>, String> {
         let program = Program::new(name, source)?;
         // SAFETY: the program lives as long as `program`.
-        let compiled = unsafe { nvrtc::compile_program(program.0, &self.options()) };
+        let compiled = unsafe { nvrtc::compile_program(program.handle, &self.options()) };
         if let Err(error) = compiled {
             return Err(format!(
                 "{name} does not compile for {}: {error}\n{}",
@@ -153,18 +153,21 @@ impl Compiler {
 }
 
 /// A program of the compiler, with the texts that it refers to.
-struct Program(sys::nvrtcProgram);
+struct Program {
+    handle: sys::nvrtcProgram,
+    _texts: Vec<CString>,
+}
 
 impl Program {
     fn new(name: &str, source: &str) -> Result<Self, String> {
         let (source, name) = (c_string(source), c_string(name));
         let names: Vec<CString> = HEADERS.iter().map(|(name, _)| c_string(name)).collect();
         let texts: Vec<CString> = HEADERS.iter().map(|(_, text)| c_string(text)).collect();
-        let names: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
+        let name_pointers: Vec<*const c_char> = names.iter().map(|name| name.as_ptr()).collect();
         let text_pointers: Vec<*const c_char> = texts.iter().map(|text| text.as_ptr()).collect();
         let count = c_int::try_from(HEADERS.len()).unwrap_or(0);
         let mut program = std::ptr::null_mut();
-        // SAFETY: all texts end with a zero byte and live until the call returns: the compiler copies them.
+        // SAFETY: all texts end with a zero byte and live as long as the program, which refers to them.
         let made = unsafe {
             sys::nvrtcCreateProgram(
                 &raw mut program,
@@ -172,16 +175,17 @@ impl Program {
                 name.as_ptr(),
                 count,
                 text_pointers.as_ptr(),
-                names.as_ptr(),
+                name_pointers.as_ptr(),
             )
         };
         made.result().map_err(|error| error.to_string())?;
-        Ok(Self(program))
+        let kept = names.into_iter().chain(texts).chain([source, name]).collect();
+        Ok(Self { handle: program, _texts: kept })
     }
 
     fn log(&self) -> String {
         // SAFETY: the program lives as long as `self`.
-        let log = unsafe { nvrtc::get_program_log(self.0) }.unwrap_or_default();
+        let log = unsafe { nvrtc::get_program_log(self.handle) }.unwrap_or_default();
         let bytes: Vec<u8> = log.iter().map(|byte| byte.to_ne_bytes()[0]).collect();
         String::from_utf8_lossy(&bytes).trim_end_matches('\0').to_owned()
     }
@@ -189,10 +193,10 @@ impl Program {
     fn cubin(&self) -> Result<Vec<u8>, nvrtc::NvrtcError> {
         let mut size = 0;
         // SAFETY: the program was compiled; the pointer is that of a local integer.
-        unsafe { sys::nvrtcGetCUBINSize(self.0, &raw mut size) }.result()?;
+        unsafe { sys::nvrtcGetCUBINSize(self.handle, &raw mut size) }.result()?;
         let mut image = vec![0u8; size];
         // SAFETY: as many bytes as the compiler said.
-        unsafe { sys::nvrtcGetCUBIN(self.0, image.as_mut_ptr().cast()) }.result()?;
+        unsafe { sys::nvrtcGetCUBIN(self.handle, image.as_mut_ptr().cast()) }.result()?;
         Ok(image)
     }
 }
@@ -200,7 +204,7 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         // SAFETY: created in `new`, destroyed nowhere else.
-        let _ = unsafe { nvrtc::destroy_program(self.0) };
+        let _ = unsafe { nvrtc::destroy_program(self.handle) };
     }
 }
 
