@@ -8,8 +8,8 @@
 //! - **LG-5 (lineage).** A patch for the log says how far elements moved only if it leads from exactly the version that
 //!   the stream holds.
 //! - **LG-6 (atomicity).** The dirty mark, the weights and the cursor are durable before what comes after each of them.
-//! - **LG-9 (orphans).** A publisher takes an epoch of its own after each further anchor, so that what it wrote before can
-//!   be collected while it runs on.
+//! - **LG-9 (orphans).** A publisher goes on in a new epoch after each further anchor, so that what it wrote before can be
+//!   collected while it runs.
 //! - **LG-13 (checked first).** An entry's signature is checked before anything of it is parsed, and every byte of a
 //!   blob before anything of it is written.
 

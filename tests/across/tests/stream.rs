@@ -201,7 +201,7 @@ async fn a_damaged_blob_is_reported_and_changes_nothing() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lg9_a_publisher_that_runs_on_takes_an_epoch_after_each_further_anchor() -> Result<()> {
+async fn lg9_a_publisher_goes_on_in_a_new_epoch_after_each_further_anchor() -> Result<()> {
     let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let publish = PublishOptions { anchor_every: Some(1), ..publish_options() };
     let mut home = Home::start(&store, TRAINER, &[], NodeOptions::default(), publish).await?;

@@ -45,6 +45,8 @@ pub(crate) struct PublisherState {
     publication: Option<Publication>,
     /// Publications in the epoch that the stream is open in.
     in_epoch: u32,
+    /// Whether the next publication goes into an epoch of its own.
+    wants_epoch: bool,
     timers: BTreeMap<LogTimer, u64>,
     tasks: Tasks,
 }
@@ -79,6 +81,7 @@ impl Actor for PublisherActor {
             writing: None,
             publication: None,
             in_epoch: 0,
+            wants_epoch: false,
             timers: BTreeMap::new(),
             tasks,
         })
@@ -134,6 +137,10 @@ impl PublisherState {
     }
 
     fn ask(&mut self, me: &ActorRef<PublisherMsg>, made: &Made) {
+        if std::mem::take(&mut self.wants_epoch) {
+            // LG-9: the blobs before the last anchor can be collected once they are of an older epoch.
+            return self.feed(me, PublishEvent::Renew);
+        }
         let base = match made.lineage {
             Lineage::Anchor => None,
             Lineage::After(base) => Some(base),
@@ -244,10 +251,7 @@ impl PublisherState {
             log.tell(PublishState::Open { last: Some(published), took });
         });
         self.in_epoch += 1;
-        if lineage == Lineage::Anchor && self.in_epoch > 1 {
-            // LG-9: the blobs before an anchor can be collected once they are of an older epoch.
-            self.feed(me, PublishEvent::Renew);
-        }
+        self.wants_epoch = lineage == Lineage::Anchor && self.in_epoch > 1;
         self.made(me);
     }
 
