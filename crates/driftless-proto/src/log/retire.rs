@@ -200,7 +200,8 @@ impl Retire {
     }
 
     fn looked_back(&mut self, mut search: Box<LookBack>, stored: &Stored, out: &mut Vec<RetireCommand>) {
-        if search.take(stored).is_err() {
+        let stream = self.facts.genesis.as_ref().map(|genesis| genesis.entry.stream);
+        if stream != Some(stored.entry.stream) || search.take(stored).is_err() {
             return self.stop(RetireStop::BrokenChain { seq: stored.seq() }, out);
         }
         if search.next().is_some() {

@@ -62,7 +62,10 @@ impl Follow {
             Reading::Absent => return self.fail(Trouble::Invisible(seq), out),
             Reading::Invalid => return self.block(Trouble::Invalid(seq), out),
         };
-        match search.take(&stored) {
+        // LG-1: of the stream that genesis begins, whoever signed it.
+        let is_of_stream = self.place.is_some_and(|place| place.chain.stream == stored.entry.stream);
+        let taken = if is_of_stream { search.take(&stored) } else { Err(Broken::Misplaced(seq)) };
+        match taken {
             Ok(()) if search.next().is_some() => {
                 self.failures = super::Failures::default();
                 out.append(&mut self.due());
