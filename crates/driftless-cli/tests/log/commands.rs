@@ -180,3 +180,15 @@ fn lg8_a_damaged_anchor_is_not_relied_on() {
     assert!(run.error().contains("damaged"), "{}", run.error());
     assert_eq!(home.files(""), before);
 }
+
+#[test]
+fn lg8_lg9_old_blobs_go_on_s3() {
+    let Some(home) = Home::on_s3() else { return };
+    for version in [6, 7, 8] {
+        publish_checkpoint(&home, DENSE, version, version).args(["--lease-ttl", "1"]).succeed();
+    }
+    let retired = log(&home, "retire").args(["--json", "-"]).succeed().report();
+    assert_eq!(retired["blobs"], 2);
+    let report = verified(&home);
+    assert_eq!((&report["proven"], &report["retired"]), (&json!(2), &json!(1)), "{report}");
+}

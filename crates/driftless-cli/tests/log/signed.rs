@@ -66,6 +66,7 @@ fn lg13_an_entry_that_somebody_else_appended_is_not_served() {
     let (key, trust) = keygen(&home, "owner");
     let (foreign_key, foreign) = keygen(&home, "foreign");
     checkpoint(&home, 6).args(["--key", &key]).succeed();
+    home.follow(ROLLOUT, "reader").args(["--once", "--trust", &trust]).succeed();
     // Who trusts only his own key does not even begin.
     let run = checkpoint(&home, 7).args(["--key", &foreign_key]).run();
     assert_eq!(run.code, Some(2), "{}", run.stderr);
@@ -75,9 +76,13 @@ fn lg13_an_entry_that_somebody_else_appended_is_not_served() {
     let theirs = theirs.expect("a file").lines().skip(1).collect::<Vec<_>>().join("\n");
     fs::write(&both, mine.expect("a file") + &theirs).expect("a file");
     checkpoint(&home, 7).args(["--key", &foreign_key, "--trust", text(&both)]).succeed();
-    let run = home.follow(ROLLOUT, "out").args(["--once", "--trust", &trust]).run();
-    assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
-    assert!(run.error().contains("does not verify"), "{}", run.error());
+    for out in ["reader", "new"] {
+        let run = home.follow(ROLLOUT, out).args(["--once", "--trust", &trust]).run();
+        assert_eq!(run.code, Some(1), "{}{}", run.stdout, run.stderr);
+        assert!(run.error().contains("does not verify"), "{}", run.error());
+    }
+    holds(&home, "reader", 6);
+    assert_eq!(home.state("reader")["serving"]["version"], 6);
 }
 
 #[test]
@@ -97,17 +102,34 @@ fn lg13_a_flipped_byte_of_a_blob_is_found_before_it_is_served() {
 }
 
 #[test]
-fn lg1_lg13_a_flipped_byte_of_an_entry_is_found() {
-    for (seq, byte) in [(0, 40), (1, 40), (1, 300)] {
-        let home = Home::on_disk();
-        checkpoint(&home, 6).succeed();
-        flip(&home.files("log")[seq], byte);
-        let run = home.follow(ROLLOUT, "out").arg("--once").run();
-        refused(
-            &home,
-            &run,
-            "out",
-            &["does not verify", "forked", "stream", "not there", "no usable anchor"],
-        );
+fn lg1_lg13_a_flipped_byte_of_a_signed_entry_is_found() {
+    let home = Home::on_disk();
+    let (key, trust) = keygen(&home, "owner");
+    checkpoint(&home, 6).args(["--key", &key]).succeed();
+    for (seq, byte) in [(0, 20), (1, 20), (1, 300)] {
+        let entry = &home.files("log")[seq];
+        flip(entry, byte);
+        let run = home.follow(ROLLOUT, "out").args(["--once", "--trust", &trust]).run();
+        refused(&home, &run, "out", &["does not verify"]);
+        flip(entry, byte);
+    }
+    home.follow(ROLLOUT, "out").args(["--once", "--trust", &trust]).succeed();
+}
+
+#[test]
+fn lg1_lg13_an_anchor_of_another_stream_is_refused() {
+    let home = Home::on_disk();
+    checkpoint(&home, 6).succeed();
+    let entry = &home.files("log")[1];
+    let text = fs::read_to_string(entry).expect("an entry");
+    let at = text.find("\"stream\":\"").expect("a field") + 10;
+    let other = if &text[at..=at] == "0" { "1" } else { "0" };
+    fs::write(entry, format!("{}{other}{}", &text[..at], &text[at + 1..])).expect("a writable file");
+    let run = home.follow(ROLLOUT, "out").arg("--once").run();
+    refused(&home, &run, "out", &["does not verify"]);
+    for command in ["verify", "ls"] {
+        let run = Program::new("log").args([command, home.url()]).run();
+        assert_eq!(run.code, Some(1), "{}", run.stderr);
+        assert!(run.error().contains("another stream"), "{}", run.error());
     }
 }
