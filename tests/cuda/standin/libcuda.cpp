@@ -464,4 +464,6 @@ API Result cuGetErrorName(Result code, const char** name) {
                                               : "CUDA_ERROR";
     return SUCCESS;
 }
+// NVRTC asks a driver that it finds for tables of its own functions: there are none here.
+API Result cuGetExportTable(const void** table, const void*) { *table = nullptr; return NOT_FOUND; }
 API Result cuGetErrorString(Result, const char** text) { *text = "an error of the stand-in"; return SUCCESS; }
