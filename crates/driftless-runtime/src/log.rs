@@ -10,6 +10,8 @@
 //! - **LG-6 (atomicity).** The dirty mark, the weights and the cursor are durable before what comes after each of them.
 //! - **LG-9 (orphans).** A publisher goes on in a new epoch after each further anchor, so that what it wrote before can be
 //!   collected while it runs.
+//! - **CM-14 (current before it serves).** Weights that a process finds are compared with the entry's digests before they
+//!   are served.
 //! - **LG-13 (checked first).** An entry's signature is checked before anything of it is parsed, and every byte of a
 //!   blob before anything of it is written.
 
@@ -24,6 +26,7 @@ mod io;
 mod keep;
 mod memo;
 mod patch;
+mod proving;
 mod publisher;
 mod reading;
 mod status;
@@ -33,7 +36,7 @@ pub use apply::{NotApplied, sections};
 pub(crate) use follower::{FollowerActor, FollowerMsg};
 pub use genesis::{StreamError, StreamModel, stream_model};
 pub use io::{LogIo, LogIoError, fault};
-pub use keep::{InProcess, Keep, KeepError, StateFile, replace};
+pub use keep::{InProcess, Keep, KeepError, StateFile, remove_unfinished, replace};
 pub use patch::first;
 pub(crate) use patch::{Step, conclude};
 pub(crate) use publisher::{PublisherActor, PublisherMsg};

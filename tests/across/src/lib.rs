@@ -3,8 +3,8 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::log::{
-    BaseWords, Follow, FollowOptions, Following, InProcess, LogIo, Patience, PublishOptions, Publishing,
-    Signer, StoreOptions, Stream, Trust, stream_model,
+    BaseWords, Follow, FollowOptions, Following, InProcess, Keep, LogIo, Patience, PublishOptions,
+    Publishing, Signer, StoreOptions, Stream, Trust, stream_model,
 };
 use driftless::{
     Family, LayoutClaim, Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding,
@@ -182,6 +182,20 @@ impl Away {
         options: NodeOptions,
         follow: FollowOptions,
     ) -> Result<Self> {
+        Self::start_from(store, rollout, options, follow, Arc::new(InProcess::default())).await
+    }
+
+    /// The same, with what an earlier reader kept; its memory is zero all the same.
+    ///
+    /// # Errors
+    /// As [`Self::start`].
+    pub async fn start_from(
+        store: &Arc<dyn ObjectStore>,
+        rollout: &str,
+        options: NodeOptions,
+        follow: FollowOptions,
+        keep: Arc<dyn Keep>,
+    ) -> Result<Self> {
         let io = stream(store);
         let model = stream_model(&io).await?;
         let plan = driftless::RemapPlan::compile(&model.model, &"hf".parse()?, &[rollout.parse()?])?;
@@ -195,7 +209,7 @@ impl Away {
         let node = Node::start(plan, NodeOptions { run: model.run, ..options }).await?;
         let memory = RolloutMemory::new(live.clone(), LayoutClaim::Trusted);
         let options = FollowOptions { patience: PATIENCE, poll_after: Duration::from_millis(10), ..follow };
-        let follow = Follow { io, keep: Arc::new(InProcess::default()), options, base: BaseWords::Exact };
+        let follow = Follow { io, keep, options, base: BaseWords::Exact };
         let (rollout, following) = node.attach_follower(ReplicaId(0), memory, follow).await?;
         Ok(Self { node, rollout, following, live, expected: BTreeMap::new() })
     }
@@ -205,6 +219,12 @@ impl Away {
         let receivers = self.node.plan().replicas()[0].receivers.iter();
         let words = receivers.map(|receiver| home.policy.expected_words(receiver)).collect();
         self.expected.insert(home.version(), words);
+    }
+
+    /// The replica's memory: per receiver, per tensor.
+    #[must_use]
+    pub fn live(&self) -> &[Vec<WordBuffer>] {
+        &self.live
     }
 
     /// Waits until the replica serves this version or a later one, and compares every bit with the trainer's.

@@ -7,7 +7,7 @@
 use super::header::{Row, header, write_words};
 use crate::failure::Failure;
 use crate::files::{BadInput, TensorFile, stored};
-use driftless::log::{Keep, KeepError, Memory, StateFile, replace};
+use driftless::log::{Keep, KeepError, Memory, StateFile, remove_unfinished, replace};
 use driftless::{Buffer, Version};
 use driftless_layout::{DestTensor, ReceiverPlan, ReplicaPlan};
 use std::fs::{self, File};
@@ -46,6 +46,7 @@ impl OutDir {
         lock.try_lock().map_err(|_| {
             Failure::Usage(format!("{}: another process follows into this folder", folder.display()))
         })?;
+        remove_unfinished(folder).map_err(|error| Failure::Usage(error.to_string()))?;
         let rank = |(plan, live): (&ReceiverPlan, &Vec<Buffer<u16>>)| Rank {
             path: folder.join(format!("{}.safetensors", rank_name(plan))),
             tensors: plan.tensors.clone(),

@@ -1,7 +1,8 @@
 //! How an entry of a log gets into one replica's weights.
 
 use super::apply::{NotApplied, OldWords, sections};
-use super::io::{LogIoError, fault};
+use super::io::{LogIoError, fault, is_damage};
+use super::keep::keeping;
 use super::reading::{FollowBinding, Held, resume};
 use crate::binding::ReplicaBinding;
 use crate::{Shared, work};
@@ -57,11 +58,7 @@ impl Applying {
             Cut::Io(LogIoError::Store(StoreError::NotVisible { .. } | StoreError::Missing { .. })) => {
                 Writing::Missing
             }
-            Cut::Io(LogIoError::Store(
-                error @ (StoreError::WrongDigest { .. }
-                | StoreError::TooLarge { .. }
-                | StoreError::Truncated { .. }),
-            )) => {
+            Cut::Io(LogIoError::Store(error)) if is_damage(&error) => {
                 error!(%seq, %version, %error, "alarm: a blob is not what its name says");
                 Writing::BadBlob
             }
@@ -93,7 +90,7 @@ impl Applying {
         let writers = io.writers(epoch, publication).await.map_err(Cut::Io)?;
         let stated = io.digests(epoch, publication, params).await.map_err(Cut::Io)?;
         let blobs: Vec<BlobRef> = writers.into_iter().flat_map(|writer| writer.blobs).collect();
-        let bytes: u64 = blobs.iter().map(|blob| blob.stored_bytes).sum();
+        let bytes = blobs.iter().fold(0, |sum: u64, blob| sum.saturating_add(blob.stored_bytes));
         let base = match self.stored.entry.kind {
             EntryKind::Delta { base_version, .. } => Some(base_version),
             _ => None,
@@ -135,9 +132,10 @@ impl Applying {
             Err(cut) => cut,
         };
         held.undo(&self.shared, &self.binding).map_err(device)?;
+        let is_whole = held.is_whole();
         drop(held);
-        // Only a replica that served before has a version to go back to.
-        if before == Engine::Serving {
+        // Only a replica that served before, and that holds a version, has one to go back to.
+        if before == Engine::Serving && is_whole {
             resume(&self.shared, &self.replica).await;
         }
         Err(cut)
@@ -154,6 +152,8 @@ impl Applying {
         let version = publication.version;
         self.pause().await?;
         let mut held = self.binding.hold().await;
+        // What a task that failed has left half-written: digests follow words only from one end to the other.
+        held.undo(&self.shared, &self.binding).map_err(device)?;
         held.tear();
         let mut fetched = self.fetched(blobs);
         while let Some(blob) = fetched.try_next().await.map_err(|error| Cut::Io(error.into()))? {
@@ -236,12 +236,8 @@ impl Applying {
     }
 
     async fn keep(&self, version: Version) -> Result<(), Cut> {
-        let keep = Arc::clone(&self.binding.keep);
-        let kept = blocking(move || keep.weights(version)).await?;
-        kept.map_err(|error| {
-            warn!(%version, %error, "the weights were not kept");
-            Cut::Keep(error.fault())
-        })
+        let kept = keeping(&self.binding, &self.cancel, move |keep| keep.weights(version)).await;
+        kept.map_err(Cut::Keep)
     }
 }
 

@@ -2,20 +2,23 @@
 
 use super::applying::Applying;
 use super::io::jittered;
-use super::keep::{Keep, KeepError};
+use super::keep::keeping;
+use super::proving::proven;
 use super::reading::{FollowBinding, recover, resume};
 use super::status::FollowEnd;
 use crate::actor::Tasks;
 use crate::binding::ReplicaBinding;
 use crate::{Shared, Site};
 use driftless_proto::log::{
-    Cursor, Dirty, Fault, Follow, FollowCommand, FollowEvent, Lease, LogTimer, Memory, Published, Stored,
+    Cursor, Dirty, Follow, FollowCommand, FollowEvent, Lease, LogTimer, Memory, Published, Stored,
 };
 use driftless_store::Lease as StoredLease;
 use driftless_types::ReplicaId;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use tokio::sync::oneshot;
 use tracing::{error, info, warn};
 
 /// What the follower hears.
@@ -43,6 +46,8 @@ pub(crate) struct FollowerState {
     /// What is kept, as it was kept last.
     memory: Memory,
     timers: BTreeMap<LogTimer, u64>,
+    /// Told when the engine has resumed: until then nothing is written.
+    resumed: Option<oneshot::Receiver<()>>,
     tasks: Tasks,
 }
 
@@ -60,12 +65,12 @@ impl Actor for FollowerActor {
         let replica = shared.registry.replica(id).ok_or("the replica has no binding")?;
         shared.registry.enter_follower(id, me.clone());
         let mut tasks = Tasks::new(me.get_cell());
-        let (restored, ours) = (Arc::clone(&binding), Arc::clone(&shared));
+        let (restored, ours, cancel) = (Arc::clone(&binding), Arc::clone(&shared), tasks.cancel_flag());
         tasks.spawn(async move {
-            let _ = me.cast(restore(&ours, &restored).await);
+            let _ = me.cast(restore(&ours, &restored, &cancel).await);
         });
         let (memory, timers) = (Memory::default(), BTreeMap::new());
-        Ok(FollowerState { shared, binding, replica, machine: None, memory, timers, tasks })
+        Ok(FollowerState { shared, binding, replica, machine: None, memory, timers, resumed: None, tasks })
     }
 
     async fn handle(
@@ -87,13 +92,17 @@ impl Actor for FollowerActor {
     }
 }
 
-/// Takes back what a predecessor left half-written, then reads what it kept.
-async fn restore(shared: &Arc<Shared>, binding: &Arc<FollowBinding>) -> FollowerMsg {
+/// Takes back what a predecessor left half-written, then reads what it kept, and sees whether the weights are that.
+async fn restore(
+    shared: &Arc<Shared>,
+    binding: &Arc<FollowBinding>,
+    cancel: &Arc<AtomicBool>,
+) -> FollowerMsg {
     if let Err(error) = recover(shared, binding).await {
         return FollowerMsg::Broken(error.to_string());
     }
-    match keeping(&binding.keep, |keep| keep.load()).await {
-        Ok(memory) => FollowerMsg::Restored(Box::new(memory)),
+    match keeping(binding, cancel, |keep| keep.load()).await {
+        Ok(memory) => FollowerMsg::Restored(Box::new(proven(shared, binding, memory).await)),
         Err(fault) => FollowerMsg::Broken(fault.to_string()),
     }
 }
@@ -180,11 +189,12 @@ impl FollowerState {
 
     /// LG-6: what comes next comes after this is durable.
     fn persist(&mut self, me: &ActorRef<FollowerMsg>, site: Site) {
-        let (keep, memory) = (Arc::clone(&self.binding.keep), self.memory);
+        let (binding, memory) = (Arc::clone(&self.binding), self.memory);
+        let cancel = self.tasks.cancel_flag();
         let failpoints = self.shared.options.failpoints.clone();
         self.answer(me, async move {
             failpoints.pass_process(site);
-            let kept = keeping(&keep, move |keep| keep.save(&memory)).await;
+            let kept = keeping(&binding, &cancel, move |keep| keep.save(&memory)).await;
             kept.map_or_else(FollowEvent::PersistFailed, |()| FollowEvent::Persisted)
         });
     }
@@ -197,7 +207,14 @@ impl FollowerState {
             stored,
             cancel: self.tasks.cancel_flag(),
         };
-        self.answer(me, async move { FollowEvent::Written(applying.run().await) });
+        let resumed = self.resumed.take();
+        self.answer(me, async move {
+            if let Some(resumed) = resumed {
+                // CM-1: an engine that is still on its way to the last version is not stopped for the next one.
+                let _ = resumed.await;
+            }
+            FollowEvent::Written(applying.run().await)
+        });
     }
 
     fn lease(&mut self, me: &ActorRef<FollowerMsg>, lease: Lease) {
@@ -220,8 +237,11 @@ impl FollowerState {
         self.replica.serve(published.epoch, published.version);
         let (shared, replica, binding) =
             (Arc::clone(&self.shared), Arc::clone(&self.replica), Arc::clone(&self.binding));
+        let (done, resumed) = oneshot::channel();
+        self.resumed = Some(resumed);
         self.tasks.spawn(async move {
             resume(&shared, &replica).await;
+            let _ = done.send(());
             binding.tell(|state| {
                 state.serving = Some(published);
                 state.trouble = None;
@@ -238,23 +258,5 @@ impl FollowerState {
         }
         self.binding.tell(|state| state.ended = Some(end));
         self.shared.ledger.wake();
-    }
-}
-
-/// Runs a blocking call of what keeps the reader's state.
-async fn keeping<T: Send + 'static>(
-    keep: &Arc<dyn Keep>,
-    run: impl FnOnce(&dyn Keep) -> Result<T, KeepError> + Send + 'static,
-) -> Result<T, Fault> {
-    let keep = Arc::clone(keep);
-    match tokio::task::spawn_blocking(move || run(&*keep)).await {
-        Ok(kept) => kept.map_err(|error| {
-            warn!(%error, "the reader's state was not kept or read");
-            error.fault()
-        }),
-        Err(panicked) => {
-            error!(%panicked, "keeping the reader's state failed");
-            Err(Fault::Unavailable)
-        }
     }
 }

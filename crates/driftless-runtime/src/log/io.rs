@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tracing::warn;
+use tracing::{error, warn};
 
 /// Blobs whose presence is asked for at a time.
 const ASKED_AT_A_TIME: usize = 16;
@@ -81,6 +81,14 @@ pub fn fault(error: &StoreError) -> Fault {
         StoreError::DiskFull { .. } => Fault::Full,
         _ => Fault::Unavailable,
     }
+}
+
+/// Whether an object is there, with other bytes than its name says.
+pub(crate) const fn is_damage(error: &StoreError) -> bool {
+    matches!(
+        error,
+        StoreError::WrongDigest { .. } | StoreError::TooLarge { .. } | StoreError::Truncated { .. }
+    )
 }
 
 /// A pause with jitter: those who failed together do not come back together.
@@ -207,12 +215,14 @@ impl LogIo {
             Ok(true) => Presence::All,
             Ok(false) => Presence::Missing,
             Err(LogIoError::Store(StoreError::NotVisible { .. })) => Presence::Missing,
-            Err(error) => {
+            Err(LogIoError::Store(error)) if !is_damage(&error) => {
                 warn!(seq = %stored.seq(), %error, "what an entry names was not looked for");
-                Presence::Failed(match error {
-                    LogIoError::Store(error) => fault(&error),
-                    _ => Fault::Unavailable,
-                })
+                Presence::Failed(fault(&error))
+            }
+            // Manifests that are damaged, or not those of the entry: what they would name is not there.
+            Err(error) => {
+                error!(seq = %stored.seq(), %error, "alarm: what an entry names is not what it says");
+                Presence::Missing
             }
         }
     }

@@ -1,14 +1,19 @@
 //! What a reader of a log writes down: where it is, and what it is about to overwrite.
 
 use super::memo;
+use super::reading::FollowBinding;
 use driftless_proto::log::{Fault, Memory};
 use driftless_types::Version;
 use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
-use tempfile::NamedTempFile;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use thiserror::Error;
+use tracing::{error, warn};
+
+/// How the names of files begin that have not got their place yet.
+const UNPLACED: &str = ".driftless-";
 
 /// Why a reader's state is not kept, or cannot be used.
 #[derive(Debug, Error)]
@@ -136,7 +141,7 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new("."));
     let run = || {
-        let mut file = NamedTempFile::new_in(folder)?;
+        let mut file = tempfile::Builder::new().prefix(UNPLACED).tempfile_in(folder)?;
         readable_by_all(file.as_file())?;
         let mut buffered = io::BufWriter::with_capacity(1 << 20, file.as_file_mut());
         write(&mut buffered)?;
@@ -148,6 +153,50 @@ pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>
         std::fs::File::open(folder)?.sync_all()
     };
     run().map_err(|source| KeepError::Io { path: path.to_owned(), source })
+}
+
+/// Removes what [`replace`] had not finished in a folder when its process was killed: such a file may be as large as
+/// the weights. Nobody else may be replacing files there.
+///
+/// # Errors
+/// [`KeepError::Io`] naming the folder.
+pub fn remove_unfinished(folder: &Path) -> Result<(), KeepError> {
+    let run = || {
+        for found in std::fs::read_dir(folder)? {
+            let found = found?;
+            if found.file_name().as_encoded_bytes().starts_with(UNPLACED.as_bytes()) {
+                std::fs::remove_file(found.path())?;
+            }
+        }
+        Ok(())
+    };
+    run().map_err(|source| KeepError::Io { path: folder.to_owned(), source })
+}
+
+/// Runs a blocking call of what keeps a reader's state. LG-6: one at a time, and none for an actor that has died, so
+/// that nothing of its own comes after what its successor keeps.
+pub(super) async fn keeping<T: Send + 'static>(
+    binding: &FollowBinding,
+    cancel: &Arc<AtomicBool>,
+    run: impl FnOnce(&dyn Keep) -> Result<T, KeepError> + Send + 'static,
+) -> Result<T, Fault> {
+    let (keep, cancel, token) = (Arc::clone(&binding.keep), Arc::clone(cancel), binding.keeping().await);
+    let kept = tokio::task::spawn_blocking(move || {
+        let kept = (!cancel.load(Ordering::Acquire)).then(|| run(&*keep));
+        drop(token);
+        kept
+    });
+    match kept.await {
+        Ok(Some(kept)) => kept.map_err(|error| {
+            warn!(%error, "what a reader keeps was not written or read");
+            error.fault()
+        }),
+        Ok(None) => Err(Fault::Unavailable),
+        Err(panicked) => {
+            error!(%panicked, "keeping a reader's state failed");
+            Err(Fault::Unavailable)
+        }
+    }
 }
 
 /// Temporary files are private; weights and their state are ordinary files.

@@ -5,6 +5,8 @@ use driftless_types::{Epoch, Hex, ObjectDigest, RunId, Seq, StreamId, Version};
 use serde::{Deserialize, Serialize};
 
 const FORMAT: u32 = 1;
+/// What a log can state; beyond it places could not even be counted on.
+const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -97,8 +99,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Memory, String> {
         return Err(format!("it has format {}, expected {FORMAT}", text.format));
     }
     let cursor = text.cursor.as_ref().map(cursor).transpose()?;
-    let dirty =
-        text.dirty.as_ref().map(|at| Ok::<_, String>(Dirty { seq: Seq(at.seq), object: object(at)? }));
+    let dirty = text.dirty.as_ref().map(|at| Ok::<_, String>(Dirty { seq: seq(at)?, object: object(at)? }));
     Ok(Memory { cursor, dirty: dirty.transpose()? })
 }
 
@@ -136,21 +137,21 @@ fn cursor_text(cursor: &Cursor) -> CursorText {
 fn cursor(text: &CursorText) -> Result<Cursor, String> {
     let chain = Chain {
         stream: StreamId(bytes(&text.stream)?),
-        seq: Seq(text.at.seq),
+        seq: seq(&text.at)?,
         object: object(&text.at)?,
         epoch: epoch(&text.epoch)?,
         last: text.last.as_ref().map(published).transpose()?,
         fall: match text.fall {
             FallText::Refused => Fall::Refused,
             FallText::AfterEpoch => Fall::AfterEpoch,
-            FallText::Below(version) => Fall::Below(Version(version)),
+            FallText::Below(below) => Fall::Below(version(below)?),
         },
     };
     let highest = Highest {
         epoch: epoch(&text.highest.epoch)?,
-        seq: Seq(text.highest.at.seq),
+        seq: seq(&text.highest.at)?,
         object: object(&text.highest.at)?,
-        version: text.highest.version.map(Version),
+        version: text.highest.version.map(version).transpose()?,
     };
     let held = text.held.as_ref().map(published).transpose()?;
     Ok(Cursor { run: RunId(bytes(&text.run)?), chain, held, highest })
@@ -165,12 +166,27 @@ fn published_text(published: &Published) -> PublishedText {
 }
 
 fn published(text: &PublishedText) -> Result<Published, String> {
-    let (seq, version) = (Seq(text.at.seq), Version(text.version));
+    let (seq, version) = (seq(&text.at)?, version(text.version)?);
     Ok(Published { seq, version, epoch: epoch(&text.epoch)?, object: object(&text.at)? })
 }
 
 fn place(seq: Seq, object: ObjectDigest) -> Place {
     Place { seq: seq.0, object: object.to_string() }
+}
+
+fn number(found: u64) -> Result<u64, String> {
+    if found > NUMBER_MAX {
+        return Err(format!("found {found}, expected at most {NUMBER_MAX}"));
+    }
+    Ok(found)
+}
+
+fn seq(place: &Place) -> Result<Seq, String> {
+    number(place.seq).map(Seq)
+}
+
+fn version(found: u64) -> Result<Version, String> {
+    number(found).map(Version)
 }
 
 fn object(place: &Place) -> Result<ObjectDigest, String> {
@@ -182,7 +198,7 @@ fn epoch_text(epoch: Epoch) -> EpochText {
 }
 
 fn epoch(text: &EpochText) -> Result<Epoch, String> {
-    Ok(Epoch { counter: text.counter, incarnation: u64::from_be_bytes(bytes(&text.incarnation)?) })
+    Ok(Epoch { counter: number(text.counter)?, incarnation: u64::from_be_bytes(bytes(&text.incarnation)?) })
 }
 
 /// Bytes out of lower-case hexadecimal.
@@ -243,6 +259,7 @@ mod tests {
         for bad in [
             "{}".to_owned(),
             good.replace("\"format\": 1", "\"format\": 2"),
+            good.replace("\"seq\": 9", "\"seq\": 18446744073709551615"),
             good.replace("fedcba9876543210", "fedcba987654321"),
             good.replace("fedcba9876543210", "+edcba987654321x"),
             good[..good.len() / 2].to_owned(),

@@ -96,7 +96,11 @@ pub(crate) fn conclude(shared: &Shared, binding: &SenderBinding, asked: LogStep,
     if let Err(error) = try_conclude(shared, log, binding, asked, step) {
         // The replicas' patch is made, and must not be made twice. The log goes without, and on with an anchor.
         error!(sender = %binding.id, %error, "no patch for the log");
-        log.given_up();
+        // LG-5: what this rank would have added to its list is not known any more, so its next patch is whole.
+        log.rank(binding.id).since = Some(Since::Everything);
+        if asked != LogStep::Remember {
+            log.given_up();
+        }
     }
 }
 

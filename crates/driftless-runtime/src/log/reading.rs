@@ -76,7 +76,11 @@ pub struct FollowBinding {
     pub replica: ReplicaId,
     pub(crate) io: LogIo,
     pub(crate) options: FollowOptions,
-    pub(crate) keep: Arc<dyn Keep>,
+    pub(super) keep: Arc<dyn Keep>,
+    /// Held while `keep` is called: what a dead reader left under way ends before its successor reads or writes.
+    keeping: Arc<tokio::sync::Mutex<()>>,
+    /// Whether the weights that were there when this process attached them are proven, or written over.
+    is_proven: AtomicBool,
     receivers: Vec<Arc<ReceiverBinding>>,
     cells: Cells,
     digests: Arc<tokio::sync::Mutex<CellDigests>>,
@@ -115,12 +119,14 @@ impl FollowBinding {
         let live = cells.rehash(plan, &memory, params, &*shared.device, keys)?;
         drop(memory);
         // CM-14: what was of no version when it was attached is not let go before it is one.
-        let is_version =
-            keep.load().is_ok_and(|kept| kept.cursor.is_some_and(|cursor| cursor.held.is_some()));
+        let is_version = keep.load().is_ok_and(|kept| {
+            kept.dirty.is_none() && kept.cursor.is_some_and(|cursor| cursor.held.is_some())
+        });
         let weights = if is_version { Weights::Whole } else { Weights::Torn };
         let digests = Arc::new(tokio::sync::Mutex::new(CellDigests { live, old: None, base, weights }));
         let status = watch::Sender::new(FollowState::default());
-        Ok(Self { replica: plan.id, io, options, keep, receivers, cells, digests, status })
+        let (replica, keeping, is_proven) = (plan.id, Arc::default(), AtomicBool::new(false));
+        Ok(Self { replica, io, options, keep, keeping, is_proven, receivers, cells, digests, status })
     }
 
     /// Where the reader is, and a way to wait for it to get on.
@@ -141,10 +147,23 @@ impl FollowBinding {
             warn!(replica = %self.replica, %error, "an entry was not taken back while the node stopped");
             return;
         }
-        if held.digests.weights == Weights::Whole {
+        if held.is_whole() {
             drop(held);
             resume(shared, replica).await;
         }
+    }
+
+    /// The token of `keep`.
+    pub(super) async fn keeping(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.keeping).lock_owned().await
+    }
+
+    pub(super) fn is_proven(&self) -> bool {
+        self.is_proven.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_proven(&self) {
+        self.is_proven.store(true, Ordering::Release);
     }
 
     /// All tokens: waits until the tasks of a dead reader have ended (CM-9).
@@ -236,6 +255,11 @@ impl Held {
             self.digests.live = old;
         }
         Ok(())
+    }
+
+    /// Whether the weights are of one version.
+    pub(super) fn is_whole(&self) -> bool {
+        self.digests.weights == Weights::Whole
     }
 
     /// Old words are given up from here on: the replica is out of service until a digest proves it.

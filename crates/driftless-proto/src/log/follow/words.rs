@@ -109,11 +109,11 @@ pub enum Writing {
 #[non_exhaustive]
 pub enum Trouble {
     /// The store fails for long.
-    #[error("{0}")]
-    Store(#[source] Fault),
+    #[error(transparent)]
+    Store(Fault),
     /// The reader's own disk fails for long.
     #[error("the reader's state cannot be persisted: {0}")]
-    Disk(#[source] Fault),
+    Disk(Fault),
     /// A blob stays invisible.
     #[error("a blob of entry {0} is not there")]
     Missing(Seq),
@@ -184,8 +184,8 @@ pub enum FollowStop {
     #[error("nothing is published yet")]
     Empty,
     /// A reader that was to go to the end once cannot.
-    #[error("{0}")]
-    Trouble(#[source] Trouble),
+    #[error(transparent)]
+    Trouble(Trouble),
 }
 
 /// What was reached.
