@@ -1,14 +1,15 @@
 //! The one task that is no actor: it keeps a supervisor alive.
 
 use crate::Shared;
-use crate::actor::{Supervisor, SupervisorMsg};
+use crate::actor::{Child, Supervisor, SupervisorMsg};
+use crate::binding::SenderBinding;
 use crate::rest::{bring_to_rest, rest};
 use driftless_types::{Member, ReplicaId, Version};
 use ractor::{Actor, ActorRef, RpcReplyPort, concurrency::JoinHandle as ActorHandle, rpc::CallResult};
 use std::sync::Arc;
 use std::time::Duration;
 use thiserror::Error;
-use tokio::sync::watch;
+use tokio::sync::{Mutex, OwnedMutexGuard, watch};
 use tokio::task::JoinHandle;
 use tracing::{error, warn};
 
@@ -33,10 +34,14 @@ pub enum HostError {
 pub struct Host {
     shared: Arc<Shared>,
     running: Option<Running>,
+    membership: Arc<Mutex<()>>,
 }
 
+/// The supervisor that lives now.
+type Supervisors = watch::Receiver<ActorRef<SupervisorMsg>>;
+
 struct Running {
-    supervisor: watch::Receiver<ActorRef<SupervisorMsg>>,
+    supervisor: Supervisors,
     guard: JoinHandle<()>,
 }
 
@@ -49,7 +54,7 @@ impl Host {
         let (first, handle) = spawn(&shared).await?;
         let (address, supervisor) = watch::channel(first);
         let guard = tokio::spawn(keep_alive(Arc::clone(&shared), address, handle));
-        Ok(Self { shared, running: Some(Running { supervisor, guard }) })
+        Ok(Self { shared, running: Some(Running { supervisor, guard }), membership: Arc::default() })
     }
 
     /// What the actors share.
@@ -63,62 +68,47 @@ impl Host {
     /// # Errors
     /// [`HostError::Silent`] if that takes longer than its deadline.
     pub async fn adopt(&self) -> Result<(), HostError> {
-        self.ask(SupervisorMsg::Adopt).await
+        ask(&self.shared, &self.supervisor()?, SupervisorMsg::Adopt).await
     }
 
-    /// Asks the supervisor, or the one that follows it, until it has answered.
-    async fn ask(
-        &self,
-        question: impl Fn(RpcReplyPort<()>) -> SupervisorMsg + Send + Sync,
-    ) -> Result<(), HostError> {
-        let Some(running) = &self.running else { return Err(HostError::Silent) };
-        let mut supervisor = running.supervisor.clone();
-        let asking = async {
-            loop {
-                let current = supervisor.borrow_and_update().clone();
-                if let Ok(CallResult::Success(())) = current.call(&question, None).await {
-                    return;
-                }
-                tokio::time::sleep(RESPAWN_PAUSE).await;
-            }
-        };
-        tokio::time::timeout(ADOPT_DEADLINE, asking).await.map_err(|_| HostError::Silent)
+    /// One at a time is taken into the fleet or out of it.
+    pub async fn membership(&self) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.membership).lock_owned().await
     }
 
     /// Takes a replica out of the fleet: its actors end for good, an attempt that is open there is decided as a restarted
     /// lead would, its engine goes on. Gives the version in its memory; `None` if that is of no version, and the engine
-    /// stays out of service.
+    /// stays out of service. Goes on to its end if the caller does not wait for it.
     ///
     /// # Errors
     /// [`HostError::Silent`] if no supervisor answers.
     pub async fn release_replica(&self, id: ReplicaId) -> Result<Option<Version>, HostError> {
-        let shared = &self.shared;
-        let plans = shared.plan.replicas().iter().filter(|plan| plan.id == id);
-        let ids: Vec<_> = plans.flat_map(|plan| &plan.receivers).map(|receiver| receiver.id).collect();
-        // First the bindings, so that nobody is started for them again.
-        let replica = shared.registry.unbind_replica(id);
-        let receivers = ids.iter().filter_map(|&id| shared.registry.unbind_receiver(id)).collect();
-        self.release(ids.into_iter().map(Member::Receiver).collect()).await?;
-        let Some(replica) = replica else { return Ok(None) };
-        let left = rest(shared, &replica, receivers).await;
-        shared.ledger.wake();
-        Ok(left)
+        let (shared, supervisor) = (Arc::clone(&self.shared), self.supervisor()?);
+        let membership = Arc::clone(&self.membership);
+        let leaving = async move {
+            let _alone = membership.lock_owned().await;
+            release_replica(&shared, &supervisor, id).await
+        };
+        self.shared.tokio.spawn(leaving).await.map_err(|_| HostError::Silent)?
     }
 
     /// Takes the trainer out of the fleet: its actors end for good, and attempts that still need them are given up.
+    /// When it is done nobody reads the trainer's memory. Goes on to its end if the caller does not wait for it.
     ///
     /// # Errors
     /// [`HostError::Silent`] if no supervisor answers.
     pub async fn release_trainer(&self) -> Result<(), HostError> {
-        let ids = self.shared.registry.bound_senders();
-        ids.iter().for_each(|&id| self.shared.registry.unbind_sender(id));
-        self.release(ids.into_iter().map(Member::Sender).collect()).await?;
-        self.shared.trainer_leaves();
-        Ok(())
+        let (shared, supervisor) = (Arc::clone(&self.shared), self.supervisor()?);
+        let membership = Arc::clone(&self.membership);
+        let leaving = async move {
+            let _alone = membership.lock_owned().await;
+            release_trainer(&shared, &supervisor).await
+        };
+        self.shared.tokio.spawn(leaving).await.map_err(|_| HostError::Silent)?
     }
 
-    async fn release(&self, members: Vec<Member>) -> Result<(), HostError> {
-        self.ask(|reply| SupervisorMsg::Release(members.clone(), reply)).await
+    fn supervisor(&self) -> Result<Supervisors, HostError> {
+        self.running.as_ref().map(|running| running.supervisor.clone()).ok_or(HostError::Silent)
     }
 
     /// Stops every actor, waits until they have ended, then brings every replica to one version and resumes it.
@@ -147,8 +137,83 @@ impl Running {
         for child in shared.registry.children() {
             let _ = child.kill_and_wait(None).await;
         }
+        let senders = shared.registry.bound_senders().into_iter();
+        unread(&shared, senders.filter_map(|id| shared.registry.sender(id)).collect()).await;
         bring_to_rest(&shared).await;
     }
+}
+
+/// Asks the supervisor, or the one that follows it, until it has answered, or the node is stopped.
+async fn ask(
+    shared: &Shared,
+    supervisor: &Supervisors,
+    question: impl Fn(RpcReplyPort<()>) -> SupervisorMsg + Send + Sync,
+) -> Result<(), HostError> {
+    let mut supervisor = supervisor.clone();
+    let asking = async {
+        while !shared.is_stopped() {
+            let current = supervisor.borrow_and_update().clone();
+            if let Ok(CallResult::Success(())) = current.call(&question, None).await {
+                return Ok(());
+            }
+            tokio::time::sleep(RESPAWN_PAUSE).await;
+        }
+        Err(HostError::Silent)
+    };
+    tokio::time::timeout(ADOPT_DEADLINE, asking).await.unwrap_or(Err(HostError::Silent))
+}
+
+/// Ends the actors of children whose bindings are gone already, so that nobody is started for them again.
+async fn release(shared: &Shared, supervisor: &Supervisors, children: Vec<Child>) -> Result<(), HostError> {
+    let asked = ask(shared, supervisor, |reply| SupervisorMsg::Release(children.clone(), reply)).await;
+    // The addresses last: whatever became of the supervisor, nobody goes on to live there.
+    for actor in shared.registry.dismiss(&children) {
+        let _ = actor.kill_and_wait(None).await;
+    }
+    asked
+}
+
+async fn release_replica(
+    shared: &Arc<Shared>,
+    supervisor: &Supervisors,
+    id: ReplicaId,
+) -> Result<Option<Version>, HostError> {
+    let registry = &shared.registry;
+    let plans = shared.plan.replicas().iter().filter(|plan| plan.id == id);
+    let ids: Vec<_> = plans.flat_map(|plan| &plan.receivers).map(|receiver| receiver.id).collect();
+    let receivers = ids.iter().filter_map(|&id| registry.unbind_receiver(id)).collect();
+    let (replica, followed) = (registry.unbind_replica(id), registry.unbind_followed(id));
+    let children = match followed {
+        Some(_) => vec![Child::Follower(id)],
+        None => ids.into_iter().map(Member::Receiver).map(Child::Member).collect(),
+    };
+    let released = release(shared, supervisor, children).await;
+    let left = match (replica, followed) {
+        (None, _) => None,
+        (Some(replica), None) => rest(shared, &replica, receivers).await,
+        (Some(replica), Some(followed)) => followed.rest(shared, &replica).await,
+    };
+    shared.ledger.wake();
+    released.map(|()| left)
+}
+
+async fn release_trainer(shared: &Shared, supervisor: &Supervisors) -> Result<(), HostError> {
+    let ids = shared.registry.bound_senders();
+    let bindings = ids.iter().filter_map(|&id| shared.registry.unbind_sender(id)).collect();
+    let members = ids.into_iter().map(Member::Sender).map(Child::Member);
+    // A publisher speaks for one trainer: the next one starts as it would in a process of its own.
+    let released = release(shared, supervisor, members.chain([Child::Publisher]).collect()).await;
+    unread(shared, bindings).await;
+    shared.trainer_leaves();
+    released
+}
+
+/// Waits for the tasks of senders that have ended: their memory is the caller's again.
+async fn unread(shared: &Shared, senders: Vec<Arc<SenderBinding>>) {
+    for sender in senders {
+        drop(sender.token().await); // CM-9
+    }
+    shared.standing.unread().await;
 }
 
 async fn spawn(shared: &Arc<Shared>) -> Result<(ActorRef<SupervisorMsg>, ActorHandle<()>), HostError> {

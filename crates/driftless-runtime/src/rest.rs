@@ -14,7 +14,7 @@ pub(crate) async fn bring_to_rest(shared: &Arc<Shared>) {
     for plan in shared.plan.replicas() {
         let Some(replica) = shared.registry.replica(plan.id) else { continue };
         if let Some(followed) = shared.registry.followed(plan.id) {
-            followed.rest(shared, &replica).await;
+            let _ = followed.rest(shared, &replica).await;
         } else {
             let ids = plan.receivers.iter().map(|receiver| receiver.id);
             let receivers = ids.filter_map(|id| shared.registry.receiver(id)).collect();
@@ -71,6 +71,7 @@ fn settle(
             None => {
                 if let Err(root) = work::undo(shared, binding, live) {
                     warn!(receiver = %binding.id, %root, "an attempt was not taken back at rest");
+                    live.weights = Weights::Torn; // CM-14: what is not taken back is not let go
                 }
             }
         }

@@ -9,7 +9,7 @@ use driftless_device::Device;
 use driftless_layout::{Fragment, ParamMeta, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_transport::{Loopback, LoopbackOptions, Transport};
-use driftless_types::{Epoch, ReceiverId, ReplicaId, SenderId, Version};
+use driftless_types::{Epoch, Member, ReceiverId, ReplicaId, SenderId, Version};
 use ractor::{ActorCell, ActorRef};
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -101,7 +101,18 @@ impl Shared {
         let next = Self::new(plan, former.options.clone());
         next.registry.epochs.store(former.registry.epochs.load(Ordering::Acquire), Ordering::Release);
         next.note_version(former.newest_version());
+        if let Some(log) = former.log() {
+            let _ = next.set_log(log.anew());
+        }
         next
+    }
+
+    /// Whether the log that this node publishes to, if any, can be written under another plan, too: that of the same
+    /// trainer and parameters.
+    #[must_use]
+    pub fn log_fits(&self, plan: &RemapPlan) -> bool {
+        self.log()
+            .is_none_or(|log| log.plan().trainer() == plan.trainer() && log.plan().params() == plan.params())
     }
 
     /// The number of the next step that is reported.
@@ -121,11 +132,22 @@ impl Shared {
         Version(self.newest.load(Ordering::Acquire))
     }
 
-    /// A trainer leaves: whoever waits for its versions hears so.
+    /// A trainer leaves: whoever waits for its versions hears so, and what it made for the log is dropped.
     pub fn trainer_leaves(&self) {
         self.standing.set_moving();
         self.trainers_gone.fetch_add(1, Ordering::AcqRel);
+        if let Some(log) = self.log() {
+            log.trainer_left();
+        }
         self.ledger.wake();
+    }
+
+    /// The first version of a trainer, whose parts for the log were made with its bindings, is to be published.
+    pub fn publish_first(&self, version: Version) {
+        if let Some(log) = self.log() {
+            let _ = log.name(version);
+            self.registry.tell_publisher(PublisherMsg::Made);
+        }
     }
 
     /// How many trainers were detached.
@@ -147,7 +169,13 @@ impl Shared {
     }
 
     /// The training loop has stepped: each rank's actor detects it, or its successor does.
-    pub fn report_step(&self, step: &StepRequest) {
+    ///
+    /// Not if a trainer was detached since `trainers_gone` were: the one that is there now has not made this step.
+    pub fn report_step(&self, step: impl FnOnce() -> StepRequest, trainers_gone: u64) {
+        if trainers_gone != self.trainers_gone() {
+            return;
+        }
+        let step = step();
         for sender in self.registry.bound_senders() {
             let Some(binding) = self.registry.sender(sender) else { continue };
             binding.request(step.clone());
@@ -208,16 +236,38 @@ impl Registry {
         self.replicas.insert(binding.id, binding);
     }
 
-    /// Removes a sender's binding and its actor's address.
-    pub(crate) fn unbind_sender(&self, id: SenderId) {
-        self.senders.remove(&id);
-        self.shard_actors.remove(&id);
+    /// Removes a sender's binding: no actor is started for it any more.
+    pub(crate) fn unbind_sender(&self, id: SenderId) -> Option<Arc<SenderBinding>> {
+        self.senders.remove(&id).map(|(_, binding)| binding)
     }
 
-    /// Removes a receiver's binding and its actor's address.
+    /// Removes a receiver's binding: no actor is started for it any more.
     pub(crate) fn unbind_receiver(&self, id: ReceiverId) -> Option<Arc<ReceiverBinding>> {
-        self.receiver_actors.remove(&id);
         self.receivers.remove(&id).map(|(_, binding)| binding)
+    }
+
+    /// Removes the binding of a replica that follows a log: after those of its receivers, which else had actors.
+    pub(crate) fn unbind_followed(&self, id: ReplicaId) -> Option<Arc<FollowBinding>> {
+        self.followed.remove(&id).map(|(_, binding)| binding)
+    }
+
+    /// Forgets the addresses of children that have left, and gives them: nothing reaches whoever lives there still.
+    pub(crate) fn dismiss(&self, children: &[Child]) -> Vec<ActorCell> {
+        let address = |child: &Child| match child {
+            Child::Coordinator => None,
+            Child::Publisher => {
+                let mut publisher = self.publisher.write().unwrap_or_else(PoisonError::into_inner);
+                publisher.take().map(|actor| actor.get_cell())
+            }
+            Child::Follower(id) => self.follower_actors.remove(id).map(|(_, actor)| actor.get_cell()),
+            Child::Member(Member::Sender(id)) => {
+                self.shard_actors.remove(id).map(|(_, actor)| actor.get_cell())
+            }
+            Child::Member(Member::Receiver(id)) => {
+                self.receiver_actors.remove(id).map(|(_, actor)| actor.get_cell())
+            }
+        };
+        children.iter().filter_map(address).collect()
     }
 
     /// Removes a replica's binding.
@@ -380,6 +430,8 @@ fn sorted<T: Ord>(items: impl Iterator<Item = T>) -> Vec<T> {
 
 /// The most that a section and its record take beside what dense words would.
 const SECTION_OVERHEAD_BYTES: u64 = 256;
+/// Reading dense values takes no longer: nobody waits for a peer meanwhile.
+const READS_END: Duration = Duration::from_secs(10);
 /// How often the optimizer says that it waits.
 const CALL_AGAIN: Duration = Duration::from_millis(2);
 
@@ -418,6 +470,14 @@ impl Standing {
     /// The weights are of no version.
     pub fn set_moving(&self) {
         self.version.store(u64::MAX, Ordering::Release);
+    }
+
+    /// Waits until nobody reads dense values who reads them now; where a step is open, nobody does.
+    pub(crate) async fn unread(&self) {
+        if Arc::clone(&self.gate).try_read_owned().is_ok() {
+            // Bounded, for a step may begin just now, and its guard be kept by whoever waits for this.
+            let _ = tokio::time::timeout(READS_END, Arc::clone(&self.gate).write_owned()).await;
+        }
     }
 
     /// Leave to read dense values of a version; `None` if the optimizer has moved on.

@@ -81,6 +81,17 @@ pub enum NodeError {
         /// The version that was claimed.
         version: Version,
     },
+    /// The handle of another node, such as the one before a re-plan.
+    #[error("{what} belongs to another node; use the handle that this node gave when it was attached")]
+    OtherNode {
+        /// Whose handle it is.
+        what: String,
+    },
+    /// The log that a node publishes to is planned for another trainer or other parameters.
+    #[error(
+        "the log that this node publishes to is planned for another trainer layout or model than the new plan's; start          another node, and publish there with the log's plan of that layout"
+    )]
+    LogOfAnotherPlan,
     /// The node was stopped.
     #[error("the node was stopped")]
     Stopped,

@@ -43,10 +43,10 @@ impl Publishing {
         self.shared.log().expect("the handle of a log is made with it").status()
     }
 
-    /// Waits until the stream holds `at_least` this version, or the publisher has stopped for good.
+    /// Waits until the stream holds `at_least` this version, or the publisher has stopped for good, or the node has.
     ///
     /// # Errors
-    /// [`PublishState::Stopped`] in full.
+    /// [`PublishState::Stopped`] in full; where the publisher was when the node was stopped.
     pub async fn published(&self, at_least: Version) -> Result<Published, PublishState> {
         let mut status = self.status();
         let ended = |state: &PublishState| match state {
@@ -54,10 +54,15 @@ impl Publishing {
             PublishState::Stopped(_) => true,
             _ => false,
         };
-        match status.wait_for(ended).await.as_deref() {
-            Ok(PublishState::Open { last: Some(last), .. }) => Ok(*last),
-            Ok(state) => Err(state.clone()),
-            Err(_) => Err(PublishState::Opening),
+        let stopped = self.shared.ledger.wait(|_| self.shared.is_stopped().then_some(()));
+        tokio::select! {
+            biased;
+            reached = status.wait_for(ended) => match reached.as_deref() {
+                Ok(PublishState::Open { last: Some(last), .. }) => Ok(*last),
+                Ok(state) => Err(state.clone()),
+                Err(_) => Err(PublishState::Opening),
+            },
+            () = stopped => Err(self.status().borrow().clone()),
         }
     }
 }
@@ -91,7 +96,7 @@ impl Following {
         self.binding.status()
     }
 
-    /// Waits until the reader has ended: never, if it is to follow forever and nothing stops it.
+    /// Waits until the reader has ended: if it is to follow forever, until it stops for good or its replica leaves.
     pub async fn ended(&self) -> FollowEnd {
         let mut status = self.status();
         loop {

@@ -3,9 +3,10 @@
 use crate::log::{Follow, Following, Publishing};
 use crate::{LayoutClaim, NodeError, Rollout, RolloutMemory, Trainer, TrainerMemory};
 use driftless_runtime::binding::{
-    DetectorState, FirstVersion, LiveTensor, Pending, ReceiverBinding, ReplicaBinding, SenderBinding,
+    DetectorState, FirstVersion, Hook, LiveTensor, Pending, ReceiverBinding, ReplicaBinding, SenderBinding,
     SnapshotState, SourceBinding, TensorMemory, plan_over,
 };
+use driftless_runtime::codec::BaseWords;
 use driftless_runtime::device::{Buffer, DeviceError};
 use driftless_runtime::layout::{DestTensor, ReceiverPlan, RemapPlan, ReplicaPlan, SenderPlan};
 use driftless_runtime::log::{FollowBinding, LogIo, LogTarget, PublishOptions};
@@ -54,6 +55,7 @@ impl Node {
     /// # Errors
     /// A trainer that is attached already, or memory that is not what the plan says, by tensor.
     pub async fn attach_trainer(&self, memory: TrainerMemory) -> Result<Trainer, NodeError> {
+        let _alone = self.host.membership().await;
         let shared = self.host.shared();
         let senders = shared.plan.senders();
         if shared.registry.sender(senders[0].id).is_some() {
@@ -71,10 +73,7 @@ impl Node {
         self.prove_trainer(version).await;
         shared.standing.set_version(version);
         shared.note_version(version);
-        if let Some(log) = shared.log() {
-            // Its parts were made with the bindings: the publisher finds them when it looks.
-            let _ = log.name(version);
-        }
+        shared.publish_first(version);
         self.host.adopt().await?;
         Ok(Trainer::new(Arc::clone(shared), version))
     }
@@ -90,11 +89,12 @@ impl Node {
         memory: RolloutMemory,
         version: Version,
     ) -> Result<Rollout, NodeError> {
+        let _alone = self.host.membership().await;
         let shared = self.host.shared();
         let plan = replica_plan(shared, replica)?;
         count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
         let layout = memory.layout;
-        let hooks = (memory.on_pause.clone(), memory.on_resume.clone());
+        let hooks = Hooks::of(&memory);
         let bindings =
             blocking(Arc::clone(shared), move |shared| bind_replica(shared, replica, memory, version))
                 .await?;
@@ -102,11 +102,8 @@ impl Node {
             LayoutClaim::Blank => (Version(0), Engine::Paused),
             LayoutClaim::Proven | LayoutClaim::Trusted => (version, Engine::Serving),
         };
-        let binding = ReplicaBinding::new(replica, version, engine);
-        hooks.0.into_iter().for_each(|hook| binding.set_on_pause(hook));
-        hooks.1.into_iter().for_each(|hook| binding.set_on_resume(hook));
         shared.note_version(version);
-        shared.registry.bind_replica(Arc::new(binding));
+        shared.registry.bind_replica(hooks.bind(ReplicaBinding::new(replica, version, engine)));
         for binding in bindings {
             shared.registry.bind_receiver(Arc::new(binding));
         }
@@ -142,7 +139,9 @@ impl Node {
     /// Attaches the live weights of one replica that follows a log instead of a trainer of this cluster. `base` says
     /// whether the weights are those of one version, if of any; `keep` knows which.
     ///
-    /// The node's plan is that of the trainer layout `hf` and the node's run that of the stream.
+    /// The node's plan is that of the trainer layout `hf` and the node's run that of the stream. An engine whose weights
+    /// are a mix, or of no version by [`LayoutClaim::Blank`], counts as paused: it must not serve before its resume hook
+    /// is called.
     ///
     /// # Errors
     /// As [`Self::attach_rollout`], but that no layout is proven now: the first version's digests prove it.
@@ -152,9 +151,16 @@ impl Node {
         memory: RolloutMemory,
         follow: Follow,
     ) -> Result<(Rollout, Following), NodeError> {
+        let _alone = self.host.membership().await;
         let shared = self.host.shared();
         let plan = replica_plan(shared, replica)?;
         count("rollout ranks", memory.ranks.len(), plan.receivers.len())?;
+        // What is of no version is not served.
+        let engine = match (memory.layout, follow.base) {
+            (LayoutClaim::Blank, _) | (_, BaseWords::Mixed) => Engine::Paused,
+            (LayoutClaim::Proven | LayoutClaim::Trusted, BaseWords::Exact) => Engine::Serving,
+        };
+        let hooks = Hooks::of(&memory);
         let memory = RolloutMemory { layout: LayoutClaim::Trusted, ..memory };
         let bind = move |shared: &Shared| {
             let receivers = bind_replica(shared, replica, memory, Version::default())?;
@@ -166,11 +172,7 @@ impl Node {
         };
         let (binding, receivers) = blocking(Arc::clone(shared), bind).await?;
         shared.registry.bind_followed(Arc::clone(&binding));
-        shared.registry.bind_replica(Arc::new(ReplicaBinding::new(
-            replica,
-            Version::default(),
-            Engine::Serving,
-        )));
+        shared.registry.bind_replica(hooks.bind(ReplicaBinding::new(replica, Version::default(), engine)));
         for receiver in receivers {
             shared.registry.bind_receiver(receiver);
         }
@@ -183,8 +185,10 @@ impl Node {
     async fn prove_trainer(&self, version: Version) {
         let shared = self.host.shared();
         let mut proven = true;
-        for plan in shared.plan.replicas().iter().flat_map(|replica| &replica.receivers) {
-            let Some(binding) = shared.registry.receiver(plan.id) else { continue };
+        for id in shared.registry.bound_receivers() {
+            let (plan, Some(binding)) = (shared.plan.receiver(id), shared.registry.receiver(id)) else {
+                continue;
+            };
             let live = binding.token().await;
             if binding.version() < version || live.weights == Weights::Torn {
                 continue; // the patches of this trainer do not lead from there
@@ -206,8 +210,11 @@ impl Node {
     /// engine may go on serving; `None` if it holds none, and the engine is out of service. It may be attached again.
     ///
     /// # Errors
-    /// [`NodeError::Host`] if no supervisor answers.
+    /// [`NodeError::OtherNode`] for a handle of another node, [`NodeError::Host`] if no supervisor answers.
     pub async fn detach_rollout(&self, rollout: Rollout) -> Result<Option<Version>, NodeError> {
+        if !rollout.is_of(self.host.shared()) {
+            return Err(NodeError::OtherNode { what: format!("replica {}", rollout.id()) });
+        }
         Ok(self.host.release_replica(rollout.id()).await?)
     }
 
@@ -216,22 +223,37 @@ impl Node {
     /// unless its weights are proven to be what the replicas serve, its first version is sent whole.
     ///
     /// # Errors
-    /// [`NodeError::Host`] if no supervisor answers.
+    /// [`NodeError::OtherNode`] for a handle of another node, [`NodeError::Host`] if no supervisor answers.
     pub async fn detach_trainer(&self, trainer: Trainer) -> Result<(), NodeError> {
+        if !trainer.is_of(self.host.shared()) {
+            return Err(NodeError::OtherNode { what: "the trainer".into() });
+        }
         drop(trainer);
         Ok(self.host.release_trainer().await?)
     }
 
     /// Goes on under another plan, such as other layouts or more replicas: every actor stops, every replica is brought to
     /// one version, and patches are dropped. Trainer and rollouts are attached to the new node, at versions that they
-    /// prove; whoever cannot is sent everything. Handles of this node are answered as if it was stopped.
+    /// prove; whoever cannot is sent everything. Handles of this node are answered as if it was stopped. A log that this
+    /// node publishes to is published to by the new one ([`Self::publishing`]).
     ///
     /// # Errors
-    /// [`NodeError::Host`] if the supervisor does not start.
+    /// [`NodeError::LogOfAnotherPlan`] if the log's plan is not one of the new plan's trainer and parameters,
+    /// [`NodeError::Host`] if the supervisor does not start. This node is stopped all the same.
     pub async fn replan(self, plan: RemapPlan) -> Result<Self, NodeError> {
         let former = Arc::clone(self.host.shared());
         self.host.stop().await;
+        if !former.log_fits(&plan) {
+            return Err(NodeError::LogOfAnotherPlan);
+        }
         Ok(Self { host: Host::start(Shared::successor(&former, plan)).await? })
+    }
+
+    /// The handle of the log that this node publishes to, if it does.
+    #[must_use]
+    pub fn publishing(&self) -> Option<Publishing> {
+        let shared = self.host.shared();
+        shared.log().map(|_| Publishing::new(Arc::clone(shared)))
     }
 
     /// The names of the ranks whose actors died too often to be started again.
@@ -246,10 +268,29 @@ impl Node {
         &self.plan().receiver(id).name
     }
 
-    /// Stops every actor; live weights are those of the version that each replica serves, and no engine stays paused.
+    /// Stops every actor; live weights are those of the version that each replica serves, and no engine stays paused but
+    /// one whose weights are of no version.
     /// Dropping a node does the same in the background.
     pub async fn stop(self) {
         self.host.stop().await;
+    }
+}
+
+/// The hooks that an engine brings along.
+struct Hooks {
+    on_pause: Option<Hook>,
+    on_resume: Option<Hook>,
+}
+
+impl Hooks {
+    fn of(memory: &RolloutMemory) -> Self {
+        Self { on_pause: memory.on_pause.clone(), on_resume: memory.on_resume.clone() }
+    }
+
+    fn bind(self, binding: ReplicaBinding) -> Arc<ReplicaBinding> {
+        self.on_pause.into_iter().for_each(|hook| binding.set_on_pause(hook));
+        self.on_resume.into_iter().for_each(|hook| binding.set_on_resume(hook));
+        Arc::new(binding)
     }
 }
 

@@ -34,6 +34,16 @@ impl RolloutMemory {
         Self { ranks, layout, on_pause: None, on_resume: None }
     }
 
+    /// The same, with the hook that [`Rollout::on_pause`] would set: what is attached may be written to at once.
+    #[must_use]
+    pub fn with_on_pause<F, R>(self, hook: F) -> Self
+    where
+        F: Fn(Version) -> R + Send + Sync + 'static,
+        R: Future<Output = Result<(), HookError>> + Send + 'static,
+    {
+        Self { on_pause: Some(Arc::new(move |version| Box::pin(hook(version)))), ..self }
+    }
+
     /// The same, with the hook that [`Rollout::on_resume`] would set: an engine that joins out of service must not miss
     /// its first call.
     #[must_use]
@@ -86,6 +96,10 @@ pub struct Rollout {
 impl Rollout {
     pub(crate) const fn new(shared: Arc<Shared>, replica: ReplicaId) -> Self {
         Self { shared, replica }
+    }
+
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
     }
 
     fn binding(&self) -> Option<Arc<driftless_runtime::binding::ReplicaBinding>> {

@@ -38,6 +38,10 @@ pub struct Trainer {
 }
 
 impl Trainer {
+    pub(crate) fn is_of(&self, shared: &Arc<Shared>) -> bool {
+        Arc::ptr_eq(&self.shared, shared)
+    }
+
     pub(crate) fn new(shared: Arc<Shared>, version: Version) -> Self {
         let last = SyncHandle::nothing(Arc::clone(&shared), version);
         Self { shared, sequence: 0, last }
@@ -83,12 +87,12 @@ impl Trainer {
         self.shared.note_version(version);
         let handle = SyncHandle::open(Arc::clone(&self.shared), version, base, sequence);
         let previous = std::mem::replace(&mut self.last, handle.clone());
-        let shared = Arc::clone(&self.shared);
+        let (shared, trainers_gone) = (Arc::clone(&self.shared), self.shared.trainers_gone());
         self.shared.tokio.spawn(async move {
             // A patch made before the outcome of the version below it is known is a proven way to lose elements.
             let publish = Publish::Now { version, served: previous.passed().await };
-            let log = shared.log().map_or(LogStep::Absent, |log| log.name(version));
-            shared.report_step(&StepRequest { sequence, params, publish, log });
+            let name = || shared.log().map_or(LogStep::Absent, |log| log.name(version));
+            shared.report_step(|| StepRequest { sequence, params, publish, log: name() }, trainers_gone);
         });
         Ok(handle)
     }
@@ -102,7 +106,8 @@ impl Trainer {
         self.sequence = self.shared.next_sequence();
         let publish = Publish::Later;
         let (sequence, log) = (self.sequence, LogStep::Absent);
-        self.shared.report_step(&StepRequest { sequence, params, publish, log });
+        let step = || StepRequest { sequence, params, publish, log };
+        self.shared.report_step(step, self.shared.trainers_gone());
     }
 
     /// The version that was reported last.

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use driftless::log::{
-    BaseWords, Follow, FollowOptions, Following, InProcess, Keep, LogIo, Patience, PublishOptions,
+    BaseWords, Follow, FollowEnd, FollowOptions, Following, InProcess, Keep, LogIo, Patience, PublishOptions,
     Publishing, Signer, StoreOptions, Stream, Trust, stream_model,
 };
 use driftless::{
@@ -89,13 +89,7 @@ impl Home {
         let log = driftless::RemapPlan::compile_log(&tiny_model(&layout, &layouts)?, &layout)?;
         let node = Node::start(plan, node).await?;
         let publishing = node.publish(log, stream(store), publish)?;
-        let memory = TrainerMemory {
-            ranks: sources(&policy),
-            steps_taken: 0,
-            version: Version(0),
-            family: Family::Torch,
-        };
-        let trainer = node.attach_trainer(memory).await?;
+        let trainer = node.attach_trainer(memory(&policy, 0)).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
             let memory = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
@@ -115,6 +109,29 @@ impl Home {
         let sync = self.trainer.step_done(step, Version(self.version), params)?;
         sync.detected().await;
         Ok(sync.committed().await)
+    }
+
+    /// Detaches the trainer and attaches it again, as it is now.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn restart_trainer(self) -> Result<Self> {
+        let Self { node, trainer, .. } = self;
+        node.detach_trainer(trainer).await?;
+        let trainer = node.attach_trainer(memory(&self.policy, self.version)).await?;
+        Ok(Self { node, trainer, ..self })
+    }
+
+    /// Goes on under the plan of another trainer layout, or of the same, without replicas of its own.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn replan(self, trainer: &str) -> Result<Self> {
+        let plan = tiny_plan(&trainer.parse()?, &["hf".parse()?])?;
+        let node = self.node.replan(plan).await?;
+        let publishing = node.publishing().context("the log is carried along")?;
+        let trainer = node.attach_trainer(memory(&self.policy, self.version)).await?;
+        Ok(Self { node, trainer, publishing, rollouts: Vec::new(), live: Vec::new(), ..self })
     }
 
     /// The version that was reported last.
@@ -164,7 +181,7 @@ pub struct Away {
 }
 
 impl Away {
-    /// Starts a replica whose memory is zero, and which follows for ever.
+    /// Starts a replica whose memory is zero, which is out of service until its first version, and follows for ever.
     ///
     /// # Errors
     /// A stream that is not there, or a node that does not start.
@@ -207,11 +224,36 @@ impl Away {
         let live: Vec<Vec<WordBuffer>> =
             receivers.map(|receiver| receiver.tensors.iter().map(zeros).collect()).collect();
         let node = Node::start(plan, NodeOptions { run: model.run, ..options }).await?;
-        let memory = RolloutMemory::new(live.clone(), LayoutClaim::Trusted);
+        let memory = RolloutMemory::new(live.clone(), LayoutClaim::Blank);
         let options = FollowOptions { patience: PATIENCE, poll_after: Duration::from_millis(10), ..follow };
         let follow = Follow { io, keep, options, base: BaseWords::Exact };
         let (rollout, following) = node.attach_follower(ReplicaId(0), memory, follow).await?;
         Ok(Self { node, rollout, following, live, expected: BTreeMap::new() })
+    }
+
+    /// Detaches the replica and attaches it again with the same memory, of which nothing is known, and with these hooks.
+    /// Gives the version that it left with.
+    ///
+    /// # Errors
+    /// What the node has against it.
+    pub async fn leave_and_join(
+        self,
+        store: &Arc<dyn ObjectStore>,
+        hooks: impl FnOnce(RolloutMemory) -> RolloutMemory,
+    ) -> Result<(Self, Option<Version>)> {
+        let Self { node, rollout, following, live, expected } = self;
+        let left = node.detach_rollout(rollout).await?;
+        ensure!(following.ended().await == FollowEnd::Left, "its reader has not ended");
+        let memory = hooks(RolloutMemory::new(live.clone(), LayoutClaim::Blank));
+        let options = FollowOptions {
+            patience: PATIENCE,
+            poll_after: Duration::from_millis(10),
+            ..FollowOptions::default()
+        };
+        let keep = Arc::new(InProcess::default());
+        let follow = Follow { io: stream(store), keep, options, base: BaseWords::Mixed };
+        let (rollout, following) = node.attach_follower(ReplicaId(0), memory, follow).await?;
+        Ok((Self { node, rollout, following, live, expected }, left))
     }
 
     /// Remembers what this replica must hold at the version that the trainer is at.
@@ -263,6 +305,15 @@ impl Away {
             }
         }
         Ok(())
+    }
+}
+
+fn memory(policy: &TinyTrainer, version: u64) -> TrainerMemory {
+    TrainerMemory {
+        ranks: sources(policy),
+        steps_taken: policy.steps_taken(),
+        version: Version(version),
+        family: Family::Torch,
     }
 }
 

@@ -80,6 +80,7 @@ pub(crate) async fn follow(args: FollowArgs) -> Result<(), Failure> {
         FollowEnd::Stopped(stop) => {
             return Err(Failure::Ended { place: args.url.to_string(), source: stop.into() });
         }
+        FollowEnd::Left => return Err(Failure::Runtime(driftless::NodeError::Stopped.into())),
     };
     let receivers =
         digests.into_iter().map(|(name, digest)| ReceiverReport { name, digest: digest.to_string() });

@@ -41,8 +41,8 @@ impl fmt::Display for Child {
 pub(crate) enum SupervisorMsg {
     /// Start actors for all bindings that have none, then answer.
     Adopt(RpcReplyPort<()>),
-    /// End the actors of these members for good, then answer.
-    Release(Vec<Member>, RpcReplyPort<()>),
+    /// End the actors of these children for good, then answer.
+    Release(Vec<Child>, RpcReplyPort<()>),
     /// The back-off of a child is over.
     Restart(Child),
     /// The rest of these children is over.
@@ -100,7 +100,7 @@ impl Actor for Supervisor {
                 state.adopt(&me).await?;
                 let _ = reply.send(());
             }
-            SupervisorMsg::Release(members, reply) => state.release(&members, reply),
+            SupervisorMsg::Release(children, reply) => state.release(children, reply),
             SupervisorMsg::Restart(child) if state.may_start(child) => state.start(&me, child).await?,
             SupervisorMsg::Restart(_) => {}
             SupervisorMsg::Wake(children) => {
@@ -173,26 +173,20 @@ impl SupervisorState {
         let actors = self.children.values().filter(|known| taken(known)).map(|(_, actor)| actor.clone());
         let actors = actors.collect();
         self.children.retain(|_, known| !taken(known));
-        for child in children {
-            if let Child::Member(member) = child {
-                self.shared.registry.tell_coordinator(member_down(*member));
-            }
-        }
+        down(&self.shared, children);
         actors
     }
 
-    fn release(&mut self, members: &[Member], reply: RpcReplyPort<()>) {
-        let children: Vec<Child> = members.iter().map(|&member| Child::Member(member)).collect();
+    fn release(&mut self, children: Vec<Child>, reply: RpcReplyPort<()>) {
         let actors = self.take(&children);
         for child in &children {
             self.deaths.remove(child);
             self.resting.remove(child);
             self.shared.registry.revived(*child);
         }
+        let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
-            for actor in actors {
-                let _ = actor.kill_and_wait(None).await;
-            }
+            end(&shared, actors, &children).await;
             let _ = reply.send(());
         });
     }
@@ -269,16 +263,22 @@ impl SupervisorState {
         let children: Vec<Child> = ids.iter().map(|&id| Child::Member(Member::Receiver(id))).collect();
         let actors = self.take(&children);
         self.resting.extend(children.iter().copied());
-        let shared = Arc::clone(&self.shared);
+        // As they are now: whoever is attached meanwhile is none of this task's business.
+        let registry = &self.shared.registry;
+        let bound = registry.replica(id);
+        let receivers = ids.into_iter().filter_map(|id| registry.receiver(id)).collect();
+        let (shared, me) = (Arc::clone(&self.shared), me.clone());
         self.tasks.spawn(async move {
-            for actor in actors {
-                let _ = actor.kill_and_wait(None).await;
-            }
-            let Some(replica) = shared.registry.replica(id) else { return };
-            let receivers = ids.into_iter().filter_map(|id| shared.registry.receiver(id)).collect();
-            crate::rest::rest(&shared, &replica, receivers).await;
+            let settling = async {
+                end(&shared, actors, &children).await;
+                if let Some(replica) = bound {
+                    crate::rest::rest(&shared, &replica, receivers).await;
+                }
+            };
+            // Nobody leads the replica before its engine was let go.
+            tokio::join!(settling, tokio::time::sleep(rest));
+            let _ = me.cast(SupervisorMsg::Wake(children));
         });
-        me.send_after(rest, move || SupervisorMsg::Wake(children.clone()));
     }
 
     /// The pause before a restart; `None` if the child died too often within the window.
@@ -296,5 +296,21 @@ impl SupervisorState {
         // Jitter, so that those who died together do not come back together for ever: up to half as much again.
         let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
         Some(pause + pause.mul_f64(0.5 * (random % 1024) as f64 / 1024.0))
+    }
+}
+
+/// Ends actors. What they said while they died must not be the last that the coordinator hears.
+async fn end(shared: &Shared, actors: Vec<ActorCell>, children: &[Child]) {
+    for actor in actors {
+        let _ = actor.kill_and_wait(None).await;
+    }
+    down(shared, children);
+}
+
+fn down(shared: &Shared, children: &[Child]) {
+    for child in children {
+        if let Child::Member(member) = child {
+            shared.registry.tell_coordinator(member_down(*member));
+        }
     }
 }

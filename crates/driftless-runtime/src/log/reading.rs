@@ -4,7 +4,7 @@ use super::apply::{NotApplied, OldWords, Writer};
 use super::cells::Cells;
 use super::io::LogIo;
 use super::keep::Keep;
-use super::status::FollowState;
+use super::status::{FollowEnd, FollowState};
 use crate::binding::{Live, LiveTensor, ReceiverBinding, ReplicaBinding};
 use crate::{Shared, Site, work};
 use driftless_codec::{BaseWords, LogSection};
@@ -13,7 +13,7 @@ use driftless_layout::ReplicaPlan;
 use driftless_proto::log::{FollowOptions as MachineOptions, Goal, Leasing, Patience};
 use driftless_proto::{Engine, Weights};
 use driftless_store::ReaderId;
-use driftless_types::{Digest, Fence, ParamId, ReplicaId};
+use driftless_types::{Digest, Fence, ParamId, ReplicaId, Version};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -119,9 +119,10 @@ impl FollowBinding {
         let live = cells.rehash(plan, &memory, params, &*shared.device, keys)?;
         drop(memory);
         // CM-14: what was of no version when it was attached is not let go before it is one.
-        let is_version = keep.load().is_ok_and(|kept| {
-            kept.dirty.is_none() && kept.cursor.is_some_and(|cursor| cursor.held.is_some())
-        });
+        let is_version = base == BaseWords::Exact
+            && keep.load().is_ok_and(|kept| {
+                kept.dirty.is_none() && kept.cursor.is_some_and(|cursor| cursor.held.is_some())
+            });
         let weights = if is_version { Weights::Whole } else { Weights::Torn };
         let digests = Arc::new(tokio::sync::Mutex::new(CellDigests { live, old: None, base, weights }));
         let status = watch::Sender::new(FollowState::default());
@@ -139,18 +140,26 @@ impl FollowBinding {
         self.status.send_modify(change);
     }
 
-    /// What a node does when it stops: an entry that was not decided is taken back, and the engine let go, unless its
-    /// weights are of no version.
-    pub(crate) async fn rest(&self, shared: &Arc<Shared>, replica: &ReplicaBinding) {
+    /// What is done when its reader has ended: an entry that was not decided is taken back, and the engine let go.
+    /// `None`: its weights are of no version, and the engine stays out of service.
+    pub(crate) async fn rest(&self, shared: &Arc<Shared>, replica: &ReplicaBinding) -> Option<Version> {
+        self.tell(|state| state.ended = state.ended.or(Some(FollowEnd::Left)));
         let mut held = self.hold().await;
         if let Err(error) = held.undo(shared, self) {
-            warn!(replica = %self.replica, %error, "an entry was not taken back while the node stopped");
-            return;
+            warn!(replica = %self.replica, %error, "an entry was not taken back at rest");
+            return None;
         }
-        if held.is_whole() {
-            drop(held);
-            resume(shared, replica).await;
+        // CM-14: what nobody has proven yet is not let go either.
+        let may_serve = self.is_proven() || replica.engine() == Engine::Serving;
+        if !held.is_whole() || !may_serve {
+            return None;
         }
+        if let Some(sealed) = held.live.first().and_then(|live| live.committed) {
+            replica.serve(sealed.epoch, sealed.version);
+        }
+        drop(held);
+        resume(shared, replica).await;
+        Some(replica.version())
     }
 
     /// The token of `keep`.

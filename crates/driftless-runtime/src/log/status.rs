@@ -79,4 +79,6 @@ pub enum FollowEnd {
     Done(Done),
     /// It stopped for good.
     Stopped(FollowStop),
+    /// The replica was detached, or the node was stopped.
+    Left,
 }

@@ -245,6 +245,19 @@ impl LogTarget {
         state.progress = Progress::Free;
     }
 
+    /// The same stream for another node, of which nothing is known yet.
+    pub(crate) fn anew(&self) -> Self {
+        Self::new(self.plan.clone(), self.io.clone(), self.options.clone())
+    }
+
+    /// The trainer has left: nothing that it made is published, and nothing that it changed is remembered.
+    pub(crate) fn trainer_left(&self) {
+        for rank in self.ranks.values() {
+            *rank.lock().unwrap_or_else(PoisonError::into_inner) = RankLog::default();
+        }
+        self.given_up();
+    }
+
     /// What was made cannot be published: the next patch is an anchor.
     pub(crate) fn given_up(&self) {
         self.drop_patches();
