@@ -4,10 +4,10 @@ use crate::evaluations::Evaluations;
 use crate::failure::Failure;
 use crate::family::FamilyArg;
 use crate::report::ReportTarget;
-use crate::stream::{EXPORT_EXAMPLES, ExportArgs, FailpointArg, LOG_EXAMPLES, LogArgs};
+use crate::stream::{EXPORT_EXAMPLES, ExportArgs, FailpointArg, LOG_EXAMPLES, LogArgs, StreamArgs};
 use clap::{ArgGroup, Args, Parser, Subcommand, ValueEnum};
 use driftless::log::StreamUrl;
-use driftless::{Device, Place};
+use driftless::{Detector, Device, Place};
 use driftless_layout::{RolloutLayout, TrainerLayout};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -201,6 +201,17 @@ pub(crate) enum DetectorArg {
     InStep,
 }
 
+impl From<DetectorArg> for Detector {
+    fn from(arg: DetectorArg) -> Self {
+        match arg {
+            DetectorArg::Inversion => Self::Inversion,
+            DetectorArg::Snapshot => Self::Snapshot,
+            DetectorArg::PreCopy => Self::PreCopy,
+            DetectorArg::InStep => Self::InStep,
+        }
+    }
+}
+
 /// `driftless demo`.
 #[derive(Args, Debug)]
 pub(crate) struct DemoArgs {
@@ -299,9 +310,9 @@ pub(crate) struct PublishArgs {
 #[derive(Args, Debug)]
 #[command(group = ArgGroup::new("goal").args(["once", "at_least", "exactly"]))]
 pub(crate) struct FollowArgs {
-    /// Where the stream is: file:///folder, s3://bucket/prefix, gs://, az://, https://.
-    #[arg(value_name = "URL")]
-    pub(crate) url: StreamUrl,
+    /// The stream.
+    #[command(flatten)]
+    pub(crate) stream: StreamArgs,
     /// How the replica holds the policy.
     #[arg(long, value_name = "LAYOUT")]
     pub(crate) rollout: RolloutLayout,
@@ -317,15 +328,9 @@ pub(crate) struct FollowArgs {
     /// End at this version.
     #[arg(long, value_name = "V")]
     pub(crate) exactly: Option<u64>,
-    /// Believe only what the keys of FILE signed; without it, signatures are not checked.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) trust: Option<PathBuf>,
     /// Pin nothing in the store, which may then be read-only: retention may interrupt this reader.
     #[arg(long)]
     pub(crate) no_lease: bool,
-    /// Write the report as JSON to FILE, or to standard output with `-`.
-    #[arg(long, value_name = "FILE")]
-    pub(crate) json: Option<ReportTarget>,
     /// For tests: kill or stop this process at a place, such as follower-writes=kill@2.
     #[arg(long = "failpoint", value_name = "SITE=FAULT@N")]
     pub(crate) failpoints: Vec<FailpointArg>,

@@ -4,7 +4,6 @@ use crate::files::BadInput;
 use driftless::{DeviceError, Place};
 use driftless_layout::LayoutError;
 use std::error::Error;
-use std::fmt::Write as _;
 use std::process::ExitCode;
 
 /// Why a command did not succeed.
@@ -94,13 +93,19 @@ impl Failure {
 
     /// The failure and its causes in one line.
     pub(crate) fn line(&self) -> String {
-        let mut line = self.to_string();
-        // `BadInput` and its kin are transparent: their text is the whole story.
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let _ = write!(line, ": {error}");
-            cause = error.source();
-        }
-        line
+        with_causes(self)
     }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn with_causes(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        if !line.ends_with(&error.to_string()) {
+            line = format!("{line}: {error}");
+        }
+        cause = error.source();
+    }
+    line
 }

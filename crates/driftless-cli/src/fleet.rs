@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::placement::{DestPlace, Difference, Placement};
 use crate::source::StateSource;
 use driftless::{Buffer, Device, DeviceError, HostView};
-use driftless_layout::{ParamMeta, RemapPlan};
+use driftless_layout::{DestTensor, ParamMeta, RemapPlan, ReplicaPlan};
 use driftless_numerics::DigestKeys;
 use driftless_types::{Digest, Fqn, index_of};
 
@@ -35,7 +35,10 @@ impl<'a> Fleet<'a> {
         source: &dyn StateSource,
         device: &dyn Device,
     ) -> Result<Self, Failure> {
-        let (placement, mut loaded) = (Placement::new(plan), zeroed(plan));
+        let (placement, mut loaded) = (
+            Placement::new(plan),
+            plan.replicas().iter().map(|replica| zeroed(replica, |words| words)).collect::<Vec<_>>(),
+        );
         for param in plan.params() {
             let words = source.words(param)?;
             for place in placement.destinations(param) {
@@ -92,15 +95,14 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// Words of zeros: per replica, per receiver, per tensor.
-fn zeroed(plan: &RemapPlan) -> Vec<Vec<Vec<Vec<u16>>>> {
-    let words = |tensor: &driftless_layout::DestTensor| {
+/// Words of zeros for one replica, each tensor's as `hold` holds them: per receiver, per tensor.
+pub(crate) fn zeroed<T>(replica: &ReplicaPlan, hold: impl Fn(Vec<u16>) -> T) -> Vec<Vec<T>> {
+    let words = |tensor: &DestTensor| {
         let elements = tensor.shape.elements().map_or(0, index_of);
-        vec![0; elements * tensor.dtype.words()]
+        hold(vec![0; elements * tensor.dtype.words()])
     };
-    let replicas = plan.replicas().iter();
-    let receiver = |receiver: &driftless_layout::ReceiverPlan| receiver.tensors.iter().map(words).collect();
-    replicas.map(|replica| replica.receivers.iter().map(receiver).collect()).collect()
+    let receivers = replica.receivers.iter();
+    receivers.map(|receiver| receiver.tensors.iter().map(&words).collect()).collect()
 }
 
 /// The same words where a device works.

@@ -3,7 +3,7 @@
 use crate::args::PlanArgs;
 use crate::console::{Lines, warn};
 use crate::failure::Failure;
-use crate::files::BadInput;
+use crate::files::{BadInput, Folder};
 use crate::report::{self, ReportTarget};
 use driftless_layout::{
     LayoutError, Model, ModelConfig, PlanSummary, RemapPlan, RolloutLayout, ServedDtypes, TrainerLayout,
@@ -83,6 +83,16 @@ fn read_config(path: &Path) -> Result<String, BadInput> {
 /// Parses the text of the config at `path`.
 pub(crate) fn parse_config(path: &Path, text: &str) -> Result<ModelConfig, Failure> {
     ModelConfig::from_json(text).map_err(|source| at_config(path, source))
+}
+
+/// The config of a folder, and the dtypes of the policy that it starts from.
+pub(crate) fn read_folder(folder: &Folder) -> Result<(ModelConfig, BTreeMap<Fqn, Dtype>), Failure> {
+    let path = folder.config_path();
+    let config = parse_config(path, folder.config())?;
+    let any_dtype =
+        Model::new(config.clone(), &ServedDtypes::default()).map_err(|source| at_config(path, source))?;
+    let dtypes = folder.served_dtypes(any_dtype.params())?;
+    Ok((config, dtypes))
 }
 
 /// Plans the model of the config at `path`; `dtypes` are those of the starting policy, if there is one.

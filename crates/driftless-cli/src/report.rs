@@ -1,6 +1,7 @@
 //! The report of a run as JSON, keys in the documented order.
 
 use crate::failure::Failure;
+use driftless::log::write_whole;
 use serde::Serialize;
 use std::fs;
 use std::io::{self, Write};
@@ -120,35 +121,18 @@ impl ReportTarget {
     pub(crate) fn write_text(&self, text: &[u8]) -> Result<(), Failure> {
         match self {
             Self::Stdout => io::stdout().write_all(text).map_err(|error| not_written("-".as_ref(), error)),
-            Self::File(path) => write_whole(path, text).map_err(|error| not_written(path, error)),
+            Self::File(path) => write_report(path, text).map_err(|error| not_written(path, error)),
         }
     }
 }
 
-/// Writes beside the file and renames at the end: a reader never sees half of it, and an error leaves nothing.
-fn write_whole(path: &Path, text: &[u8]) -> io::Result<()> {
+/// A reader never sees half of a report, and an error leaves nothing.
+fn write_report(path: &Path, text: &[u8]) -> io::Result<()> {
     // A device or a pipe cannot be replaced by a rename.
     if fs::metadata(path).is_ok_and(|about| !about.is_file()) {
         return fs::OpenOptions::new().write(true).open(path)?.write_all(text);
     }
-    let mut file =
-        tempfile::Builder::new().prefix(".driftless-").suffix(".tmp").tempfile_in(folder_of(path))?;
-    file.write_all(text)?;
-    file.as_file().sync_all()?;
-    let written = file.persist(path)?;
-    readable_by_all(&written)
-}
-
-/// Temporary files are private; a report is an ordinary file.
-#[cfg(unix)]
-fn readable_by_all(file: &fs::File) -> io::Result<()> {
-    use std::os::unix::fs::PermissionsExt;
-    file.set_permissions(fs::Permissions::from_mode(0o644))
-}
-
-#[cfg(not(unix))]
-fn readable_by_all(_file: &fs::File) -> io::Result<()> {
-    Ok(())
+    write_whole(path, |file| file.write_all(text))
 }
 
 fn folder_of(path: &Path) -> &Path {

@@ -7,8 +7,8 @@ use crate::fleet::{Fleet, Inspection};
 use crate::report::{DenseGroup, PhasesMs, ReceiverReport, Report, VersionReport};
 use crate::source::StateSource;
 use driftless::{
-    Detector, Device, Node, NodeError, NodeOptions, Outcome, Phase, ReplicaOutcome, Rollout, RolloutMemory,
-    SyncReport, Trainer, TrainerMemory,
+    Device, Node, NodeError, NodeOptions, Outcome, Phase, ReplicaOutcome, Rollout, RolloutMemory, SyncReport,
+    Trainer, TrainerMemory,
 };
 use driftless_layout::RemapPlan;
 use driftless_numerics::DigestKeys;
@@ -65,14 +65,8 @@ impl<'a> Session<'a> {
         detector: DetectorArg,
         device: Arc<dyn Device>,
     ) -> Result<Self, Failure> {
-        let detector = match detector {
-            DetectorArg::Inversion => Detector::Inversion,
-            DetectorArg::Snapshot => Detector::Snapshot,
-            DetectorArg::PreCopy => Detector::PreCopy,
-            DetectorArg::InStep => Detector::InStep,
-        };
         let start = Version(source.start());
-        let options = NodeOptions { run: RUN, detector, device, ..source.options() };
+        let options = NodeOptions { run: RUN, detector: detector.into(), device, ..source.options() };
         let node = Node::start(plan.clone(), options).await.map_err(runtime)?;
         let memory = TrainerMemory {
             ranks: source.memory(),

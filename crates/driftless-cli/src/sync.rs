@@ -7,7 +7,7 @@ use crate::files::Folder;
 use crate::plan;
 use crate::recorded::FolderSource;
 use crate::run::run;
-use driftless_layout::{Model, RemapPlan, ServedDtypes};
+use driftless_layout::RemapPlan;
 use std::sync::Arc;
 use tokio::task::block_in_place;
 
@@ -27,9 +27,6 @@ pub(crate) async fn sync(args: SyncArgs) -> Result<(), Failure> {
 
 fn plan(folder: &Folder, args: &SyncArgs) -> Result<RemapPlan, Failure> {
     let path = folder.config_path();
-    let config = plan::parse_config(path, folder.config())?;
-    let any_dtype = Model::new(config.clone(), &ServedDtypes::default())
-        .map_err(|source| plan::at_config(path, source))?;
-    let dtypes = folder.served_dtypes(any_dtype.params())?;
+    let (config, dtypes) = plan::read_folder(folder)?;
     plan::compile(path, config, dtypes, &args.trainer, &args.rollouts)
 }

@@ -36,7 +36,7 @@ pub use apply::{NotApplied, sections};
 pub(crate) use follower::{FollowerActor, FollowerMsg};
 pub use genesis::{StreamError, StreamModel, stream_model};
 pub use io::{LogIo, LogIoError, fault};
-pub use keep::{InProcess, Keep, KeepError, StateFile, remove_unfinished, replace};
+pub use keep::{InProcess, Keep, KeepError, StateFile, remove_unfinished, replace, write_whole};
 pub use patch::first;
 pub(crate) use patch::{Step, conclude};
 pub(crate) use publisher::{PublisherActor, PublisherMsg};

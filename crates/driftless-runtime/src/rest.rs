@@ -3,7 +3,7 @@
 use crate::Shared;
 use crate::binding::{Live, ReceiverBinding, ReplicaBinding};
 use crate::work;
-use driftless_proto::{Engine, Weights};
+use driftless_proto::Weights;
 use driftless_types::{Fence, Version};
 use std::sync::Arc;
 use tokio::sync::OwnedMutexGuard;
@@ -44,14 +44,7 @@ pub(crate) async fn rest(
     if let Some(fence) = committed {
         replica.serve(fence.epoch, fence.version);
     }
-    if replica.engine() == Engine::Paused {
-        let (hook, deadline) = (replica.on_resume(), shared.options.lead.pause_deadline);
-        if let Err(root) = work::call(hook, replica.version(), deadline).await {
-            warn!(replica = %replica.id, %root, "the resume hook failed at rest; the engine counts as resumed");
-        }
-        replica.set_engine(Engine::Serving);
-        shared.ledger.wake();
-    }
+    work::resume(shared, replica).await;
     Some(replica.version())
 }
 

@@ -14,7 +14,7 @@ mod window;
 pub(crate) use apply::{recover, scatter, seal, undo};
 pub(crate) use detect::detect;
 pub(crate) use encode::{Outgoing, encode};
-pub(crate) use hook::call;
+pub(crate) use hook::{call, resume};
 pub(crate) use lend::Loan;
 pub(crate) use place::{promised, prove, write_window};
 pub(crate) use stage::{announced_bytes, stage};

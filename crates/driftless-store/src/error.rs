@@ -204,6 +204,18 @@ impl StoreError {
         }
     }
 
+    /// Whether an object is there, with other bytes than its name or length says.
+    #[must_use]
+    pub const fn is_damage(&self) -> bool {
+        matches!(self, Self::WrongDigest { .. } | Self::TooLarge { .. } | Self::Truncated { .. })
+    }
+
+    /// Whether an object is not there, or not there yet.
+    #[must_use]
+    pub const fn is_absence(&self) -> bool {
+        matches!(self, Self::Missing { .. } | Self::NotVisible { .. })
+    }
+
     /// Whether an idempotent request is repeated after this error. Conflicts are among them: stores answer with
     /// them to unconditional requests that met another one.
     pub(crate) const fn is_passing(&self) -> bool {

@@ -26,7 +26,7 @@ impl FromStr for ReaderId {
     type Err = NotHex;
 
     fn from_str(text: &str) -> Result<Self, NotHex> {
-        from_hex(text).map(Self).ok_or(NotHex)
+        Hex::parse(text).map(Self).ok_or(NotHex)
     }
 }
 
@@ -91,7 +91,7 @@ impl Keys {
     /// The epoch and digest that a key of a blob names.
     pub(crate) fn parse_blob(&self, key: &Path) -> Option<(u64, ObjectDigest)> {
         let [epoch, digest] = names_below(key, &self.blobs())?;
-        Some((from_number(&epoch)?, ObjectDigest(from_hex(&digest)?)))
+        Some((from_number(&epoch)?, ObjectDigest(Hex::parse(&digest)?)))
     }
 
     /// The epoch that the name of a folder of blobs names.
@@ -119,24 +119,6 @@ fn number(value: u64) -> String {
 fn from_number(text: &str) -> Option<u64> {
     let is_number = text.len() == DIGITS && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
-}
-
-fn from_hex<const BYTES: usize>(text: &str) -> Option<[u8; BYTES]> {
-    let digits: Option<Vec<u8>> = text.bytes().map(hex_digit).collect();
-    let digits = digits.filter(|digits| digits.len() == 2 * BYTES)?;
-    let mut bytes = [0; BYTES];
-    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-        *byte = pair[0] << 4 | pair[1];
-    }
-    Some(bytes)
-}
-
-const fn hex_digit(byte: u8) -> Option<u8> {
-    match byte {
-        b'0'..=b'9' => Some(byte - b'0'),
-        b'a'..=b'f' => Some(byte - b'a' + 10),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

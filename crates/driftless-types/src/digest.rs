@@ -89,9 +89,41 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
+impl Hex<'_> {
+    /// The bytes that exactly `2 * N` lower-case digits mean: what printing `N` bytes gives.
+    #[must_use]
+    pub fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
+        let (pairs, rest) = text.as_bytes().as_chunks::<2>();
+        if pairs.len() != N || !rest.is_empty() {
+            return None;
+        }
+        let mut bytes = [0; N];
+        for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
+            *byte = digit(*high)? << 4 | digit(*low)?;
+        }
+        Some(bytes)
+    }
+}
+
+const fn digit(digit: u8) -> Option<u8> {
+    match digit {
+        b'0'..=b'9' => Some(digit - b'0'),
+        b'a'..=b'f' => Some(digit - b'a' + 10),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn digits_are_lower_case_and_all_there() {
+        assert_eq!(Hex::parse("00ff1a"), Some([0, 255, 26]));
+        for text in ["00ff1", "00ff1aa", "00FF1A", "00ff1g", "", "00ff1é"] {
+            assert_eq!(Hex::parse::<3>(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn lanes_wrap_and_cancel() {

@@ -162,6 +162,15 @@ impl EntryKind {
         }
     }
 
+    /// The version that a delta is relative to; `None` for every other kind.
+    #[must_use]
+    pub const fn base_version(&self) -> Option<Version> {
+        match self {
+            Self::Delta { base_version, .. } => Some(*base_version),
+            _ => None,
+        }
+    }
+
     /// What an anchor or a delta publishes; `None` for every other kind.
     #[must_use]
     pub const fn publication(&self) -> Option<&Publication> {

@@ -9,7 +9,7 @@ pub use driftless_runtime::codec::{BaseWords, CodecError, LogSection, LogView};
 pub use driftless_runtime::log::{
     FollowEnd, FollowOptions, FollowState, InProcess, Keep, KeepError, LogIo, LogIoError, NotApplied,
     Publication, PublishOptions, PublishState, StateFile, StreamError, StreamModel, WholeValues, fault,
-    remove_unfinished, replace, sections, stream_model,
+    remove_unfinished, replace, sections, stream_model, write_whole,
 };
 pub use driftless_runtime::proto::log::{
     BlobKey, Breach, Chain, Effect, Fault, FollowStop, Goal, Lease, Leasing, LogTimer, Memory, Patience,

@@ -7,7 +7,7 @@ use driftless_across::{Away, Home, publish_options, stream};
 use driftless_store::faulty::{Fault as StoreFault, Faulty, Operation};
 use driftless_store::object_store::ObjectStore;
 use driftless_store::object_store::memory::InMemory;
-use driftless_types::{EntryKind, Seq};
+use driftless_types::Seq;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -37,11 +37,7 @@ async fn entries(store: &Arc<dyn ObjectStore>) -> Vec<Stored> {
 async fn versions(store: &Arc<dyn ObjectStore>) -> Vec<(Option<u64>, u64)> {
     let of = |stored: &Stored| {
         let version = stored.entry.kind.publication()?.version.0;
-        let base = match stored.entry.kind {
-            EntryKind::Delta { base_version, .. } => Some(base_version.0),
-            _ => None,
-        };
-        Some((base, version))
+        Some((stored.entry.kind.base_version().map(|base| base.0), version))
     };
     entries(store).await.iter().filter_map(of).collect()
 }

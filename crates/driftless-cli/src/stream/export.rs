@@ -2,19 +2,18 @@
 
 use super::args::ExportArgs;
 use super::header::{Row, header, write_words};
-use super::keys::{Purpose, open, trust};
+use super::keys::reading;
 use super::replay::{Damage, Replay};
 use super::stream_failure;
 use super::walk::{Walk, WalkError};
 use crate::console::{Console, Lines};
-use crate::failure::Failure;
-use driftless::log::{Effect, KeepError, LogIo, Signer, Stored, StreamUrl, replace, stream_model};
+use crate::failure::{Failure, with_causes};
+use driftless::log::{Effect, KeepError, LogIo, Stored, StreamUrl, replace, stream_model};
 use driftless_layout::ParamMeta;
 use driftless_types::{Dtype, Version};
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::path::Path;
-use std::sync::Arc;
 use tokio::task::block_in_place;
 
 /// What was exported; keys in the documented order.
@@ -32,12 +31,7 @@ struct ExportReport {
 /// Replays the version's entries and writes the file.
 pub(crate) async fn export(args: ExportArgs) -> Result<(), Failure> {
     let ExportArgs { stream: args, wanted, out } = args;
-    args.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
-    let io = LogIo {
-        stream: open(&args.url, Purpose::Read)?,
-        trust: trust(args.trust.as_deref(), &Signer::Unsigned)?,
-        signer: Arc::new(Signer::Unsigned),
-    };
+    let io = reading(&args, None)?;
     let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.url, error))?;
     let console = Console::counting(Lines::beside(args.json.as_ref()), 0, "entries");
     let path = path_to(&io, &args.url, wanted.map(Version)).await?;
@@ -68,7 +62,7 @@ fn not_proven(url: &StreamUrl, stored: &Stored, damage: Damage) -> Failure {
     if damage.outage().is_some() {
         return stream_failure(url, damage);
     }
-    Failure::Damaged(format!("{url}: entry {}: {}", stored.seq(), super::with_causes(&damage)))
+    Failure::Damaged(format!("{url}: entry {}: {}", stored.seq(), with_causes(&damage)))
 }
 
 /// The entries that lead to a version, the anchor first: in the history that the log ends with.

@@ -1,21 +1,21 @@
 //! `driftless follow`: a stream into the weights of one replica, kept in a folder.
 
-use super::keys::{Purpose, open, trust};
+use super::keys::reading;
 use super::out_dir::OutDir;
 use super::stream_failure;
 use crate::args::FollowArgs;
 use crate::console::{Console, Lines};
 use crate::failure::Failure;
+use crate::fleet::zeroed;
 use crate::plan::peak_rss_bytes;
 use driftless::log::{
-    BaseWords, Follow, FollowEnd, FollowOptions, FollowState, Following, Goal, Leasing, LogIo, Published,
-    Signer, stream_model,
+    BaseWords, Follow, FollowEnd, FollowOptions, FollowState, Following, Goal, Leasing, Published,
+    stream_model,
 };
 use driftless::{
     Buffer, LayoutClaim, Node, NodeOptions, ReplicaId, RolloutMemory, TensorMemory, Version, WordBuffer,
 };
-use driftless_layout::{DestTensor, RemapPlan, ReplicaPlan};
-use driftless_types::index_of;
+use driftless_layout::RemapPlan;
 use indicatif::HumanBytes;
 use serde::Serialize;
 use std::sync::Arc;
@@ -43,17 +43,12 @@ struct ReceiverReport {
 
 /// Follows until the goal is reached, or for ever.
 pub(crate) async fn follow(args: FollowArgs) -> Result<(), Failure> {
-    args.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
-    let io = LogIo {
-        stream: open(&args.url, Purpose::Read)?,
-        trust: trust(args.trust.as_deref(), &Signer::Unsigned)?,
-        signer: Arc::new(Signer::Unsigned),
-    };
-    let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.url, error))?;
+    let io = reading(&args.stream, None)?;
+    let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.stream.url, error))?;
     let hf = "hf".parse().map_err(|source| layout(&args, source))?;
     let plan = RemapPlan::compile(&stream.model, &hf, std::slice::from_ref(&args.rollout));
     let plan = plan.map_err(|source| layout(&args, source))?;
-    let live = zeroed(&plan.replicas()[0]);
+    let live: Vec<Vec<Buffer<u16>>> = zeroed(&plan.replicas()[0], |words| WordBuffer::new(words).into());
     let out = Arc::new(OutDir::open(&args.out, &plan.replicas()[0], &live)?);
     let memory = out.load_weights()?;
     let base = if memory.dirty.is_some() { BaseWords::Mixed } else { BaseWords::Exact };
@@ -71,21 +66,21 @@ pub(crate) async fn follow(args: FollowArgs) -> Result<(), Failure> {
     let memory = RolloutMemory::of_tensors(ranks, LayoutClaim::Trusted);
     let attached = node.attach_follower(ReplicaId(0), memory, follow).await;
     let (rollout, following) = attached.map_err(|error| Failure::Runtime(error.into()))?;
-    let console = Console::waiting(Lines::beside(args.json.as_ref()));
+    let console = Console::waiting(Lines::beside(args.stream.json.as_ref()));
     let (end, state) = tokio::join!(following.ended(), watch(&following, &console));
     let digests = rollout.digests().await;
     node.stop().await;
     let served = match end {
         FollowEnd::Done(done) => done.held,
         FollowEnd::Stopped(stop) => {
-            return Err(Failure::Ended { place: args.url.to_string(), source: stop.into() });
+            return Err(Failure::Ended { place: args.stream.url.to_string(), source: stop.into() });
         }
         FollowEnd::Left => return Err(Failure::Runtime(driftless::NodeError::Stopped.into())),
     };
     let receivers =
         digests.into_iter().map(|(name, digest)| ReceiverReport { name, digest: digest.to_string() });
     let report = FollowReport {
-        stream: args.url.to_string(),
+        stream: args.stream.url.to_string(),
         run: stream.run.to_string(),
         version: served.version.0,
         epoch: served.epoch.counter,
@@ -101,11 +96,11 @@ pub(crate) async fn follow(args: FollowArgs) -> Result<(), Failure> {
         report.seq,
         HumanBytes(report.read_bytes)
     ));
-    args.json.as_ref().map_or(Ok(()), |target| target.write(&report))
+    args.stream.json.as_ref().map_or(Ok(()), |target| target.write(&report))
 }
 
 fn layout(args: &FollowArgs, source: driftless_layout::LayoutError) -> Failure {
-    Failure::Layout { place: format!("{} with --rollout {}", args.url, args.rollout), source }
+    Failure::Layout { place: format!("{} with --rollout {}", args.stream.url, args.rollout), source }
 }
 
 const fn goal(args: &FollowArgs) -> Goal {
@@ -115,15 +110,6 @@ const fn goal(args: &FollowArgs) -> Goal {
         (_, _, Some(version)) => Goal::Exactly(Version(version)),
         _ => Goal::Forever,
     }
-}
-
-fn zeroed(replica: &ReplicaPlan) -> Vec<Vec<Buffer<u16>>> {
-    let buffer = |tensor: &DestTensor| {
-        let elements = tensor.shape.elements().map_or(0, index_of);
-        Buffer::from(WordBuffer::new(vec![0; elements * tensor.dtype.words()]))
-    };
-    let receivers = replica.receivers.iter();
-    receivers.map(|receiver| receiver.tensors.iter().map(buffer).collect()).collect()
 }
 
 /// Says what is served and what is in the way, until the reader has ended; gives its last state.

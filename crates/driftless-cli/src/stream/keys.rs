@@ -1,9 +1,12 @@
 //! Addresses and keys, as options name them.
 
+use super::args::StreamArgs;
+use super::stream_failure;
 use crate::failure::Failure;
 use crate::files::BadInput;
+use crate::report::ReportTarget;
 use driftless::log::{
-    EntryError, Role, SecretKey, Signer, StoreOptions, Stream, StreamUrl, Trust, TrustedKeys, create,
+    EntryError, LogIo, Role, SecretKey, Signer, StoreOptions, Stream, StreamUrl, Trust, TrustedKeys, create,
 };
 use std::fs;
 use std::path::Path;
@@ -25,7 +28,15 @@ pub(crate) fn open(url: &StreamUrl, purpose: Purpose) -> Result<Stream, Failure>
         Purpose::Read => driftless::log::open(url, &options),
         Purpose::Write => create(url, &options),
     };
-    opened.map_err(|source| Failure::Stream { place: url.to_string(), source: source.into() })
+    opened.map_err(|source| stream_failure(url, source))
+}
+
+/// Opens a stream to read it, or to write an entry with a key, once it is known that the report can be written.
+pub(crate) fn reading(args: &StreamArgs, key: Option<&Path>) -> Result<LogIo, Failure> {
+    args.json.as_ref().map_or(Ok(()), ReportTarget::check)?;
+    let signer = signer(key)?;
+    let trust = trust(args.trust.as_deref(), &signer)?;
+    Ok(LogIo { stream: open(&args.url, Purpose::Read)?, trust, signer })
 }
 
 /// Who signs: the key of a file, or nobody.

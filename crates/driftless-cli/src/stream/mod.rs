@@ -13,7 +13,7 @@ mod publish;
 mod replay;
 mod walk;
 
-pub(crate) use args::{EXPORT_EXAMPLES, ExportArgs, LOG_EXAMPLES, LogArgs};
+pub(crate) use args::{EXPORT_EXAMPLES, ExportArgs, LOG_EXAMPLES, LogArgs, StreamArgs};
 pub(crate) use export::export;
 pub(crate) use fail::FailpointArg;
 pub(crate) use follow::follow;
@@ -22,7 +22,7 @@ pub(crate) use log::log;
 pub(crate) use publish::publish;
 
 use crate::console::ratio;
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use driftless::log::StreamUrl;
 use std::error::Error;
 
@@ -37,19 +37,6 @@ fn broken(url: &StreamUrl, error: walk::WalkError) -> Failure {
         return stream_failure(url, error);
     }
     Failure::Damaged(format!("{url}: {}", with_causes(&error)))
-}
-
-/// An error and its causes in one line.
-fn with_causes(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        if !line.ends_with(&error.to_string()) {
-            line = format!("{line}: {error}");
-        }
-        cause = error.source();
-    }
-    line
 }
 
 /// Bits per element that was written.

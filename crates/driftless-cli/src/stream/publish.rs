@@ -2,11 +2,11 @@
 
 use super::keys::{Purpose, open, signer, trust};
 use super::{bits_each, stream_failure};
-use crate::args::{DetectorArg, PublishArgs};
+use crate::args::PublishArgs;
 use crate::console::{Console, Lines, counted};
 use crate::failure::Failure;
 use crate::files::{BadInput, Folder, PolicyFile};
-use crate::plan::{at_config, parse_config, peak_rss_bytes};
+use crate::plan::{at_config, parse_config, peak_rss_bytes, read_folder};
 use crate::recorded::{CheckpointSource, FolderSource};
 use crate::report::milliseconds;
 use crate::source::StateSource;
@@ -14,7 +14,7 @@ use driftless::log::{
     LogIo, Publication, PublishOptions, PublishState, Published, Publishing, StreamError, WholeValues,
     stream_model,
 };
-use driftless::{Detector, Device, Node, NodeOptions, Place, RunId, Trainer, TrainerMemory, Version};
+use driftless::{Device, Node, NodeOptions, Place, RunId, Trainer, TrainerMemory, Version};
 use driftless_layout::{LayoutError, Model, RemapPlan, ServedDtypes};
 use indicatif::{HumanBytes, HumanCount};
 use serde::Serialize;
@@ -121,10 +121,7 @@ pub(crate) async fn publish(args: PublishArgs) -> Result<(), Failure> {
 fn recorded(dir: &Path, args: &PublishArgs) -> Result<Source, Failure> {
     let folder = Folder::open(dir)?;
     let path = folder.config_path().to_owned();
-    let config = parse_config(&path, folder.config())?;
-    let any_dtype =
-        Model::new(config.clone(), &ServedDtypes::default()).map_err(|source| at_config(&path, source))?;
-    let dtypes = folder.served_dtypes(any_dtype.params())?;
+    let (config, dtypes) = read_folder(&folder)?;
     let served = ServedDtypes::new(dtypes, &args.trainer, &[]).map_err(|source| at_config(&path, source))?;
     let model = Model::new(config, &served).map_err(|source| at_config(&path, source))?;
     folder.check(model.params())?;
@@ -185,13 +182,7 @@ impl Session {
         args: &PublishArgs,
     ) -> Result<Self, Failure> {
         let at = go_on_from(&io, &mut *states, args).await?;
-        let detector = match args.detector {
-            DetectorArg::Inversion => Detector::Inversion,
-            DetectorArg::Snapshot => Detector::Snapshot,
-            DetectorArg::PreCopy => Detector::PreCopy,
-            DetectorArg::InStep => Detector::InStep,
-        };
-        let options = NodeOptions { run, detector, ..states.options() };
+        let options = NodeOptions { run, detector: args.detector.into(), ..states.options() };
         args.failpoints.iter().for_each(|failpoint| failpoint.arm(&options.failpoints));
         let node = Node::start(plan, options).await.map_err(runtime)?;
         let options = PublishOptions {

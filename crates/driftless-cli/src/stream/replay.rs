@@ -8,7 +8,7 @@ use driftless::log::{
 };
 use driftless_layout::ParamMeta;
 use driftless_numerics::DigestKeys;
-use driftless_types::{BlobRef, Digest, EntryKind, ParamId, Publication, Version, index_of};
+use driftless_types::{BlobRef, Digest, ParamId, Publication, Version, index_of};
 use futures::TryStreamExt;
 use std::collections::BTreeSet;
 use tokio::task::block_in_place;
@@ -47,13 +47,7 @@ impl Damage {
     /// The store's error, if what it holds may be sound all the same.
     pub(crate) const fn outage(&self) -> Option<&StoreError> {
         match self {
-            Self::Io(LogIoError::Store(
-                StoreError::NotVisible { .. }
-                | StoreError::Missing { .. }
-                | StoreError::WrongDigest { .. }
-                | StoreError::TooLarge { .. }
-                | StoreError::Truncated { .. },
-            )) => None,
+            Self::Io(LogIoError::Store(error)) if error.is_absence() || error.is_damage() => None,
             Self::Io(LogIoError::Store(error)) => Some(error),
             _ => None,
         }
@@ -120,10 +114,7 @@ impl Replay {
     pub(crate) async fn take(&mut self, io: &LogIo, stored: &Stored) -> Result<Proven, Damage> {
         let at = self.at.take();
         let Some(publication) = stored.entry.kind.publication() else { return Ok(Proven::default()) };
-        let base = match stored.entry.kind {
-            EntryKind::Delta { base_version, .. } => Some(base_version),
-            _ => None,
-        };
+        let base = stored.entry.kind.base_version();
         match base {
             Some(base) if at != Some(base) => return Err(Damage::NoBase(base)),
             Some(_) => {}

@@ -16,27 +16,6 @@ pub(super) struct HexBytes<const N: usize>(pub(super) [u8; N]);
 #[serde(transparent)]
 pub(super) struct Integer(pub(super) u64);
 
-/// The bytes that exactly `2 * N` lower-case digits mean.
-pub(super) fn parse<const N: usize>(text: &str) -> Option<[u8; N]> {
-    let (pairs, rest) = text.as_bytes().as_chunks::<2>();
-    if pairs.len() != N || !rest.is_empty() {
-        return None;
-    }
-    let mut bytes = [0; N];
-    for (byte, [high, low]) in bytes.iter_mut().zip(pairs) {
-        *byte = digit(*high)? << 4 | digit(*low)?;
-    }
-    Some(bytes)
-}
-
-const fn digit(digit: u8) -> Option<u8> {
-    match digit {
-        b'0'..=b'9' => Some(digit - b'0'),
-        b'a'..=b'f' => Some(digit - b'a' + 10),
-        _ => None,
-    }
-}
-
 impl<const N: usize> Default for HexBytes<N> {
     fn default() -> Self {
         Self([0; N])
@@ -53,7 +32,7 @@ impl<'de, const N: usize> Deserialize<'de> for HexBytes<N> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let expected = format!("{} lower-case hexadecimal digits", 2 * N);
-        let bytes = parse(&text);
+        let bytes = Hex::parse(&text);
         bytes.map(Self).ok_or_else(|| D::Error::invalid_value(Unexpected::Str(&text), &expected.as_str()))
     }
 }
@@ -65,18 +44,5 @@ impl<'de> Deserialize<'de> for Integer {
             return Err(D::Error::invalid_value(Unexpected::Unsigned(value), &"an integer below 2^53"));
         }
         Ok(Self(value))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn digits_are_lower_case_and_all_there() {
-        assert_eq!(parse("00ff1a"), Some([0, 255, 26]));
-        for text in ["00ff1", "00ff1aa", "00FF1A", "00ff1g", "", "00ff1é"] {
-            assert_eq!(parse::<3>(text), None, "{text}");
-        }
     }
 }

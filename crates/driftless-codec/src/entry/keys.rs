@@ -1,7 +1,6 @@
 //! Keys that sign entries, and the file that holds a secret one.
 
 use super::error::EntryError;
-use super::hex;
 use driftless_types::Hex;
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use std::fmt;
@@ -77,7 +76,7 @@ impl SecretKey {
         if lines.next() != Some(KEY_HEADER) {
             return Err(wrong(1, "\"driftless key 1\""));
         }
-        let seed = lines.next().and_then(hex::parse);
+        let seed = lines.next().and_then(Hex::parse);
         let seed = seed.ok_or_else(|| wrong(2, "a seed of 64 lower-case hexadecimal digits"))?;
         if lines.next().is_some() {
             return Err(wrong(3, "the end of the file"));

@@ -2,7 +2,6 @@
 
 use super::body;
 use super::error::EntryError;
-use super::hex;
 use super::keys::{KeyId, Signer};
 use super::trust::{Role, Trust};
 use bytes::Bytes;
@@ -127,7 +126,7 @@ fn parse_signature(line: &str) -> Result<Option<(KeyId, [u8; 64])>, EntryError> 
     }
     let parsed = || {
         let (id, signature) = line.strip_prefix(ALGORITHM)?.strip_prefix(' ')?.split_once(' ')?;
-        Some((KeyId(hex::parse(id)?), hex::parse(signature)?))
+        Some((KeyId(Hex::parse(id)?), Hex::parse(signature)?))
     };
     let what = "the signature is neither \"ed25519 <key id> <signature>\" nor \"unsigned\"";
     parsed().map(Some).ok_or(EntryError::Lines { what })

@@ -1,7 +1,6 @@
 //! Whom a reader believes, and the file that says so.
 
 use super::error::EntryError;
-use super::hex;
 use super::keys::{KeyId, PublicKey};
 use driftless_types::Hex;
 use std::collections::BTreeMap;
@@ -103,8 +102,8 @@ fn parse_line(line: &str) -> Option<(KeyId, PublicKey, Role)> {
     let mut words = line.split(' ');
     let (role, id, key) = (words.next()?, words.next()?, words.next()?);
     let role = Role::ALL.into_iter().find(|known| known.name() == role)?;
-    let key = PublicKey::from_bytes(&hex::parse(key)?)?;
-    let is_named = hex::parse(id).map(KeyId) == Some(key.id());
+    let key = PublicKey::from_bytes(&Hex::parse(key)?)?;
+    let is_named = Hex::parse(id).map(KeyId) == Some(key.id());
     (words.next().is_none() && is_named).then(|| (key.id(), key, role))
 }
 

@@ -2,7 +2,7 @@
 
 use super::kernels::{Kernels, Prefetch};
 use crate::DeviceError;
-use crate::fit::{Run, name_of, runs_of};
+use crate::fit::{Run, runs_within};
 use driftless_layout::Fragment;
 use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, index_of};
@@ -14,13 +14,7 @@ pub(super) fn gather(
     fragment: &Fragment,
     cast: Cast,
 ) -> Result<ChangeSet, DeviceError> {
-    let runs = runs_of(fragment, masters.len())?;
-    for run in &runs {
-        let (found, limit) = (run.source().end as u64, masters[run.tensor].len() as u64);
-        if found > limit {
-            return Err(DeviceError::Misfit { what: "a run's end", name: name_of(fragment), found, limit });
-        }
-    }
+    let runs = runs_within(fragment, masters.iter().map(|master| master.len()))?;
     let mut words = vec![0; index_of(fragment.elements()) * fragment.dtype.words()];
     let mut rest = &mut words[..];
     for row in runs.iter().flat_map(|run| rows_of(run, masters[run.tensor])) {

@@ -11,32 +11,6 @@ use std::ops::Range;
 const ELEMENTS_EACH: u64 = 32;
 /// Tiles begin at multiples of this, so that every load is whole.
 const TILE_ALIGNMENT: u64 = 128;
-/// What judges by no rule reads none.
-const NO_RULE: RuleScalars = RuleScalars {
-    loss_double: 0.0,
-    step_size: 0.0,
-    inverse_root: 0.0,
-    eps: 0.0,
-    rho: 0.0,
-    eta: 0.0,
-    keep: [0.0; 2],
-    loss: 0.0,
-    unknown_update: 0.0,
-    unknown_weight: 0.0,
-    largest_second_moment: 0.0,
-    largest_update: 0.0,
-    quick_root: 0.0,
-    quick_inverse_eps: 0.0,
-    quick_largest_quotient: 0.0,
-    quick_second_moment_bits: 0,
-    quick_along: 0.0,
-    quick_either: 0.0,
-    quick_weight: 0.0,
-    quick_always: 0.0,
-    certifies_idle_zeros: 0,
-    certifies_idle_weights: 0,
-};
-
 /// Everything that the kernels need to know of a tensor's pieces.
 #[derive(Default)]
 pub(super) struct Parts {
@@ -186,7 +160,7 @@ impl Judge {
     }
 
     fn new(form: &str, flags: u32) -> Self {
-        Self { kernel: format!("driftless_detect_{form}"), rule: NO_RULE, flags }
+        Self { kernel: format!("driftless_detect_{form}"), rule: RuleScalars::NONE, flags }
     }
 }
 

@@ -11,7 +11,7 @@ use super::changes::CudaChanges;
 use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::narrow;
-use crate::fit::{Run as SourceRun, check_listable, name_of, runs_of};
+use crate::fit::{Run as SourceRun, check_listable, runs_of, runs_within};
 use crate::{ChangeList, DeviceError, Elements};
 use driftless_layout::Fragment;
 use driftless_numerics::Cast;
@@ -79,18 +79,7 @@ impl CudaDevice {
         fragment: &Fragment,
         cast: Cast,
     ) -> Result<ChangeSet, DeviceError> {
-        let runs = runs_of(fragment, masters.len())?;
-        for run in &runs {
-            let (found, limit) = (run.source().end as u64, masters[run.tensor].len() as u64);
-            if found > limit {
-                return Err(DeviceError::Misfit {
-                    what: "a run's end",
-                    name: name_of(fragment),
-                    found,
-                    limit,
-                });
-            }
-        }
+        let runs = runs_within(fragment, masters.iter().map(Elements::len))?;
         let memories = masters.iter().map(|&lent| self.memory_of(lent)).collect::<Result<Vec<_>, _>>()?;
         let addresses: Vec<Address> =
             memories.iter().map(|memory| memory.map_or(0, CudaMemory::address)).collect();

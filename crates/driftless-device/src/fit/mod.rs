@@ -10,5 +10,5 @@ mod target;
 
 pub(crate) use area::{Area, SpanWalk, param_of};
 pub(crate) use parts::{Part, check, parts_of};
-pub(crate) use runs::{Run, check_classes, check_listable, name_of, runs_of};
+pub(crate) use runs::{Run, check_classes, check_listable, runs_of, runs_within};
 pub(crate) use target::{FragmentFit, Target};

@@ -57,6 +57,22 @@ pub(crate) fn runs_of(fragment: &Fragment, tensors: usize) -> Result<Vec<Run>, D
     Ok(runs)
 }
 
+/// [`runs_of`] a fragment, each within its tensor's masters; `lengths` has one entry per source tensor.
+pub(crate) fn runs_within(
+    fragment: &Fragment,
+    lengths: impl ExactSizeIterator<Item = usize>,
+) -> Result<Vec<Run>, DeviceError> {
+    let lengths: Vec<usize> = lengths.collect();
+    let runs = runs_of(fragment, lengths.len())?;
+    for run in &runs {
+        let (found, limit) = (run.source().end as u64, lengths[run.tensor] as u64);
+        if found > limit {
+            return Err(DeviceError::Misfit { what: "a run's end", name: name_of(fragment), found, limit });
+        }
+    }
+    Ok(runs)
+}
+
 fn run_of(fragment: &Fragment, source: &SourceRun) -> Result<Run, DeviceError> {
     let misfit = |what, found, limit| DeviceError::Misfit { what, name: name_of(fragment), found, limit };
     let cols = fragment.canonical.cols;
@@ -82,7 +98,7 @@ fn run_of(fragment: &Fragment, source: &SourceRun) -> Result<Run, DeviceError> {
 }
 
 /// A fragment in error messages.
-pub(crate) fn name_of(fragment: &Fragment) -> String {
+pub(super) fn name_of(fragment: &Fragment) -> String {
     format!("fragment {}", fragment.index)
 }
 

@@ -291,7 +291,7 @@ pub(crate) fn detect_within(
             tensor_tiles: planned.tiles,
             flags,
             unused: 0,
-            rule: kind.rule.unwrap_or(NO_RULE),
+            rule: kind.rule.unwrap_or(RuleScalars::NONE),
         };
         launch(&kind.kernel, grid, &args);
     }
@@ -360,29 +360,3 @@ fn found(tensor: &SourceTensor, params: &[ParamMeta], output: Output) -> Detecte
         audits: tensor.pieces.iter().zip(&output.unfit).map(audit).collect(),
     }
 }
-
-/// For kernels that read none.
-const NO_RULE: RuleScalars = RuleScalars {
-    loss_double: 0.0,
-    step_size: 0.0,
-    inverse_root: 0.0,
-    eps: 0.0,
-    rho: 0.0,
-    eta: 0.0,
-    keep: [0.0; 2],
-    loss: 0.0,
-    unknown_update: 0.0,
-    unknown_weight: 0.0,
-    largest_second_moment: 0.0,
-    largest_update: 0.0,
-    quick_root: 0.0,
-    quick_inverse_eps: 0.0,
-    quick_largest_quotient: 0.0,
-    quick_second_moment_bits: 0,
-    quick_along: 0.0,
-    quick_either: 0.0,
-    quick_weight: 0.0,
-    quick_always: 0.0,
-    certifies_idle_zeros: 0,
-    certifies_idle_weights: 0,
-};

@@ -35,6 +35,34 @@ pub struct RuleScalars {
     pub certifies_idle_weights: u32,
 }
 
+impl RuleScalars {
+    /// For code that judges by no rule, and reads none.
+    pub const NONE: Self = Self {
+        loss_double: 0.0,
+        step_size: 0.0,
+        inverse_root: 0.0,
+        eps: 0.0,
+        rho: 0.0,
+        eta: 0.0,
+        keep: [0.0; 2],
+        loss: 0.0,
+        unknown_update: 0.0,
+        unknown_weight: 0.0,
+        largest_second_moment: 0.0,
+        largest_update: 0.0,
+        quick_root: 0.0,
+        quick_inverse_eps: 0.0,
+        quick_largest_quotient: 0.0,
+        quick_second_moment_bits: 0,
+        quick_along: 0.0,
+        quick_either: 0.0,
+        quick_weight: 0.0,
+        quick_always: 0.0,
+        certifies_idle_zeros: 0,
+        certifies_idle_weights: 0,
+    };
+}
+
 impl Rule {
     /// The arithmetic by which it judges, as kernels name it: that of its family, or a simpler one in which families
     /// agree.

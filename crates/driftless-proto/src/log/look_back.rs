@@ -1,7 +1,7 @@
 //! From the end of a log back to the last publication that has effect, entry by entry along their parents.
 //!
-//! - **LG-1 (single history).** Each entry is the one that the entry after it names as its parent, and at the reader's
-//!   own place it is the one that the reader knows.
+//! - **LG-1 (single history).** Each entry is of the stream that genesis begins and the one that the entry after it names
+//!   as its parent, and at the reader's own place it is the one that the reader knows.
 //! - **LG-4 (fencing).** A publication counts once the `epoch` entry, or the genesis, of its epoch is met behind it with
 //!   no higher one in between: what an older epoch wrote later has no effect.
 //!
@@ -52,7 +52,7 @@ pub(crate) enum Known {
 /// Why the search cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Broken {
-    /// The entry is of another place, or the log's first is no genesis.
+    /// The entry is of another place or stream, or the log's first is no genesis.
     Misplaced(Seq),
     /// The entry is not the one that the reader knows, or that the next entry names.
     Forked { seq: Seq, mine: ObjectDigest, found: ObjectDigest },
@@ -60,6 +60,7 @@ pub(crate) enum Broken {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct LookBack {
+    stream: StreamId,
     wanted: Wanted,
     known: Known,
     left: u64,
@@ -89,12 +90,13 @@ pub(crate) struct LookBack {
 
 impl LookBack {
     /// Begins at the end of the log; at most `most` entries are read.
-    pub(crate) fn from(tail: Seq, wanted: Wanted, known: Known, most: u64) -> Self {
+    pub(crate) fn from(stream: StreamId, tail: Seq, wanted: Wanted, known: Known, most: u64) -> Self {
         let may_fall_below = match known {
             Known::Floor(Chain { fall: Fall::Below(below), .. }) => below,
             _ => Version(0),
         };
         Self {
+            stream,
             wanted,
             known,
             left: most,
@@ -119,7 +121,7 @@ impl LookBack {
     /// Goes on behind what was found; at most `most` entries are read.
     pub(crate) fn behind(self, found: &Stored, most: u64) -> Self {
         let next = Seq(found.seq().0.saturating_sub(1));
-        let fresh = Self::from(next, self.wanted, self.known, most);
+        let fresh = Self::from(self.stream, next, self.wanted, self.known, most);
         Self {
             parent: Some(found.entry.parent),
             tail: self.tail,
@@ -152,8 +154,8 @@ impl LookBack {
     }
 
     /// What is in force at the end of the log, with what was found as the last publication.
-    pub(crate) fn tail(&self, stream: StreamId) -> Option<Chain> {
-        let (seq, object) = self.tail?;
+    pub(crate) fn tail(&self) -> Option<Chain> {
+        let (stream, (seq, object)) = (self.stream, self.tail?);
         let last = self.found().and_then(Stored::published);
         Some(Chain { stream, seq, object, epoch: self.epoch?, last, fall: self.fall })
     }
@@ -171,10 +173,10 @@ impl LookBack {
     /// Takes the entry at the next place.
     pub(crate) fn take(&mut self, stored: &Stored) -> Result<(), Broken> {
         let seq = stored.seq();
-        if self.next != Some(seq) {
+        // LG-1: of the stream that genesis begins, whoever signed it.
+        if self.next != Some(seq) || self.stream != stored.entry.stream {
             return Err(Broken::Misplaced(seq));
         }
-        // LG-1
         same(seq, self.parent.unwrap_or(stored.object), stored.object)?;
         self.tail.get_or_insert((seq, stored.object));
         self.left = self.left.saturating_sub(1);

@@ -26,7 +26,9 @@ use super::append::{Append, AppendCommand, AppendEvent};
 use super::chain::Chain;
 use super::look_back::LookBack;
 use super::words::{Failures, Fault, LogTimer, Published, Stored};
-use driftless_types::{BlobRef, Entry, EntryKind, Epoch, Publication, Seq, Version, WriterManifest, Writers};
+use driftless_types::{
+    BlobRef, Entry, EntryKind, Epoch, Publication, Seq, StreamId, Version, WriterManifest, Writers,
+};
 use std::collections::BTreeMap;
 
 /// The machine.
@@ -44,9 +46,9 @@ enum State {
     Probing,
     PuttingGenesis(Epoch),
     Founding(Append),
-    /// The object of genesis is known.
-    Listing(Stored),
-    LookingBack(Stored, Box<LookBack>),
+    /// Genesis is known.
+    Listing(StreamId),
+    LookingBack(Box<LookBack>),
     Open(Box<Open>, Doing),
     Stopped,
 }
@@ -129,7 +131,7 @@ impl Publish {
             State::Probing => PublishCommand::Probe,
             State::PuttingGenesis(epoch) => PublishCommand::PutGenesis(*epoch),
             State::Listing(_) => PublishCommand::List { after: Seq::GENESIS },
-            State::LookingBack(_, search) => PublishCommand::Read(search.next().unwrap_or_default()),
+            State::LookingBack(search) => PublishCommand::Read(search.next().unwrap_or_default()),
             State::Open(_, Doing::Writing(task, written)) => {
                 let ranks = (0..self.options.writer_count).filter(|rank| !written.contains_key(rank));
                 PublishCommand::Write { task: *task, ranks: ranks.collect() }

@@ -16,7 +16,7 @@ pub use words::{BlobKey, RetireCommand, RetireEvent, RetireMode, RetireOptions, 
 use super::append::{Append, AppendCommand, AppendEvent};
 use super::look_back::{Known, LookBack, Wanted};
 use super::words::{Failures, Fault, Lease, LogTimer, Reading, Stored};
-use driftless_types::{AnchorRef, Entry, EntryKind, Epoch, ObjectDigest, Seq};
+use driftless_types::{AnchorRef, Entry, EntryKind, Epoch, ObjectDigest, Seq, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ struct Facts {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     ReadingGenesis,
-    Listing,
+    Listing(StreamId),
     LookingBack(Box<LookBack>),
     Verifying(Box<LookBack>, Stored),
     Appending(Append),
@@ -87,7 +87,7 @@ impl Retire {
     fn due(&self) -> Vec<RetireCommand> {
         let command = match &self.state {
             State::ReadingGenesis => RetireCommand::Read(Seq::GENESIS),
-            State::Listing => RetireCommand::List { after: Seq::GENESIS },
+            State::Listing(_) => RetireCommand::List { after: Seq::GENESIS },
             State::LookingBack(search) => RetireCommand::Read(search.next().unwrap_or_default()),
             State::Verifying(_, anchor) => RetireCommand::Verify(anchor.clone()),
             State::ReadingLeases | State::ReadingLeasesAgain(_) => RetireCommand::ReadLeases,
@@ -147,13 +147,14 @@ impl Retire {
     fn answered(&mut self, event: RetireEvent, out: &mut Vec<RetireCommand>) {
         match (std::mem::replace(&mut self.state, State::Ended), event) {
             (State::ReadingGenesis, RetireEvent::Read(Reading::Found(genesis))) => {
+                let stream = genesis.entry.stream;
                 self.facts.genesis = Some(genesis);
-                self.go(State::Listing, out);
+                self.go(State::Listing(stream), out);
             }
-            (State::Listing, RetireEvent::Listed(last)) => {
+            (State::Listing(stream), RetireEvent::Listed(last)) => {
                 let wanted = Wanted::Anchor { at_most: None, avoid: BTreeSet::new() };
                 let tail = last.unwrap_or(Seq::GENESIS);
-                let search = LookBack::from(tail, wanted, Known::Nothing, self.options.look_back_max);
+                let search = LookBack::from(stream, tail, wanted, Known::Nothing, self.options.look_back_max);
                 self.go(State::LookingBack(Box::new(search)), out);
             }
             (State::LookingBack(search), RetireEvent::Read(Reading::Found(stored))) => {
@@ -200,8 +201,7 @@ impl Retire {
     }
 
     fn looked_back(&mut self, mut search: Box<LookBack>, stored: &Stored, out: &mut Vec<RetireCommand>) {
-        let stream = self.facts.genesis.as_ref().map(|genesis| genesis.entry.stream);
-        if stream != Some(stored.entry.stream) || search.take(stored).is_err() {
+        if search.take(stored).is_err() {
             return self.stop(RetireStop::BrokenChain { seq: stored.seq() }, out);
         }
         if search.next().is_some() {
@@ -220,7 +220,7 @@ impl Retire {
 
     fn verified(&mut self, search: LookBack, anchor: Stored, out: &mut Vec<RetireCommand>) {
         if self.facts.kept.is_empty()
-            && let Some(tail) = search.tail(anchor.entry.stream)
+            && let Some(tail) = search.tail()
         {
             (self.facts.tail, self.facts.epoch) = ((tail.seq, tail.object), tail.epoch);
         }

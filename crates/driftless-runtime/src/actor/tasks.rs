@@ -22,14 +22,16 @@ impl Drop for KillOnPanic {
 
 /// The running tasks of one actor. Dropping them, as a killed actor does, aborts what waits and tells what computes to
 /// stop: a blocking loop cannot be aborted, so it looks at the cancel flag.
-pub(crate) struct Tasks {
+///
+/// `T` names its timers.
+pub(crate) struct Tasks<T = TimerId> {
     actor: ActorCell,
     running: JoinSet<()>,
-    timers: BTreeMap<TimerId, AbortHandle>,
+    timers: BTreeMap<T, AbortHandle>,
     cancel: Arc<AtomicBool>,
 }
 
-impl Tasks {
+impl<T: Ord> Tasks<T> {
     /// No task yet.
     pub(crate) fn new(actor: ActorCell) -> Self {
         Self { actor, running: JoinSet::new(), timers: BTreeMap::new(), cancel: Arc::default() }
@@ -45,8 +47,8 @@ impl Tasks {
         self.start(task);
     }
 
-    /// Calls `fire` once so much time has passed, unless the attempt ends before.
-    pub(crate) fn arm(&mut self, id: TimerId, after: Duration, fire: impl FnOnce() + Send + 'static) {
+    /// Calls `fire` once so much time has passed, unless the timer is armed again or its attempt ends before.
+    pub(crate) fn arm(&mut self, id: T, after: Duration, fire: impl FnOnce() + Send + 'static) {
         let timer = self.start(async move {
             tokio::time::sleep(after).await;
             fire();
@@ -66,17 +68,6 @@ impl Tasks {
         });
     }
 
-    /// An attempt is over here: its timers do not fire any more.
-    pub(crate) fn disarm(&mut self, fence: &Fence) {
-        self.timers.retain(|id, timer| {
-            let over = (id.epoch, id.attempt) == (fence.epoch, fence.attempt);
-            if over {
-                timer.abort();
-            }
-            !over
-        });
-    }
-
     fn start(&mut self, task: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
         while self.running.try_join_next().is_some() {}
         let guard = KillOnPanic(self.actor.clone());
@@ -87,7 +78,20 @@ impl Tasks {
     }
 }
 
-impl Drop for Tasks {
+impl Tasks {
+    /// An attempt is over here: its timers do not fire any more.
+    pub(crate) fn disarm(&mut self, fence: &Fence) {
+        self.timers.retain(|id, timer| {
+            let over = (id.epoch, id.attempt) == (fence.epoch, fence.attempt);
+            if over {
+                timer.abort();
+            }
+            !over
+        });
+    }
+}
+
+impl<T> Drop for Tasks<T> {
     fn drop(&mut self) {
         self.cancel.store(true, Ordering::Release);
     }

@@ -1,7 +1,7 @@
 //! What a trainer rank owns: its optimizer state, the newest step, the patch that came of it.
 
 use crate::log::LogStep;
-use driftless_device::{Buffer, ChangeList, ElementSet, StepMask};
+use driftless_device::{Buffer, ChangeList, Device, DeviceError, ElementSet, StepMask};
 use driftless_layout::{LayoutError, RemapPlan, SenderPlan, SourceMemory, Strides};
 use driftless_numerics::{Cast, NotInvertible, StepParams};
 use driftless_proto::{PatchBook, PatchRange};
@@ -286,6 +286,21 @@ impl SenderBinding {
     #[must_use]
     pub(crate) const fn log_plan(&self) -> Option<&SenderPlan> {
         self.strided_log.as_ref()
+    }
+
+    /// A set of elements of each source tensor, without any in it.
+    ///
+    /// # Errors
+    /// A device without so much memory.
+    pub(crate) fn empty_sets(&self, device: &dyn Device) -> Result<Vec<ElementSet>, DeviceError> {
+        self.memory.iter().map(|memory| device.empty_set(memory.master.len())).collect()
+    }
+
+    /// Whether so many elements are more than this share of the rank's.
+    #[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
+    pub(crate) fn is_more_than(&self, share: f64, elements: u64) -> bool {
+        let all: usize = self.memory.iter().map(|memory| memory.master.len()).sum();
+        elements as f64 > share * all as f64
     }
 
     /// Notes a step; the rank's actor, or its successor, detects it.

@@ -171,7 +171,8 @@ fn changes(
     memory: &LiveTensor,
     placed: &Fragment,
 ) -> Result<ChangeSet, NotApplied> {
-    let words = memory.words.view()?;
+    // Absolute values need no words; a device would have to copy all of the tensor's.
+    let words = blocks.needs_base().then(|| memory.words.view()).transpose()?;
     let within = |position: u32| {
         let (row, col) = (u64::from(position) / whole.cols, u64::from(position) % whole.cols);
         let (row, col) = ((whole.row + row).checked_sub(part.row)?, (whole.col + col).checked_sub(part.col)?);
@@ -180,14 +181,16 @@ fn changes(
     let holds = |position: u32| within(position).is_some();
     let word_at = |position: u32| {
         let (row, col) = within(position).expect("only elements that are held are asked for");
+        let words = words.as_deref().expect("only what depends on the base asks for it");
         words[index_of(placed.dst_offset + row * placed.dst_row_stride + col)]
     };
+    if whole == part {
+        let (positions, values) = blocks.decode_all(base, &word_at)?;
+        return Ok(ChangeSet::Sparse { positions, values });
+    }
     let (mut positions, mut values) = (Vec::new(), Vec::new());
     for block in 0..blocks.len() {
         blocks.decode_part(block, base, &holds, &word_at, &mut positions, &mut values)?;
-    }
-    if whole == part {
-        return Ok(ChangeSet::Sparse { positions, values });
     }
     for position in &mut positions {
         let (row, col) = within(*position).expect("elements that are not held here were left out");

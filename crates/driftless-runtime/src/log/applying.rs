@@ -1,9 +1,9 @@
 //! How an entry of a log gets into one replica's weights.
 
 use super::apply::{NotApplied, OldWords, sections};
-use super::io::{LogIoError, fault, is_damage};
+use super::io::{LogIoError, fault};
 use super::keep::keeping;
-use super::reading::{FollowBinding, Held, resume};
+use super::reading::{FollowBinding, Held};
 use crate::binding::ReplicaBinding;
 use crate::{Shared, work};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use driftless_device::DeviceError;
 use driftless_proto::Engine;
 use driftless_proto::log::{Fault, Stored, Writing};
 use driftless_store::StoreError;
-use driftless_types::{Attempt, BlobRef, Digest, EntryKind, Fence, ParamId, Publication, Version};
+use driftless_types::{Attempt, BlobRef, Digest, Fence, ParamId, Publication, Version};
 use futures::{StreamExt, TryStreamExt};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -55,10 +55,8 @@ impl Applying {
                 error!(%seq, %version, %error, "alarm: a blob is not what its entry says");
                 Writing::BadBlob
             }
-            Cut::Io(LogIoError::Store(StoreError::NotVisible { .. } | StoreError::Missing { .. })) => {
-                Writing::Missing
-            }
-            Cut::Io(LogIoError::Store(error)) if is_damage(&error) => {
+            Cut::Io(LogIoError::Store(error)) if error.is_absence() => Writing::Missing,
+            Cut::Io(LogIoError::Store(error)) if error.is_damage() => {
                 error!(%seq, %version, %error, "alarm: a blob is not what its name says");
                 Writing::BadBlob
             }
@@ -91,10 +89,7 @@ impl Applying {
         let stated = io.digests(epoch, publication, params).await.map_err(Cut::Io)?;
         let blobs: Vec<BlobRef> = writers.into_iter().flat_map(|writer| writer.blobs).collect();
         let bytes = blobs.iter().fold(0, |sum: u64, blob| sum.saturating_add(blob.stored_bytes));
-        let base = match self.stored.entry.kind {
-            EntryKind::Delta { base_version, .. } => Some(base_version),
-            _ => None,
-        };
+        let base = self.stored.entry.kind.base_version();
         let is_staged = base.is_some() && bytes <= self.shared.options.limits.staging_max_bytes;
         let written = if is_staged {
             self.staged(publication, base, blobs, &stated).await
@@ -136,7 +131,7 @@ impl Applying {
         drop(held);
         // Only a replica that served before, and that holds a version, has one to go back to.
         if before == Engine::Serving && is_whole {
-            resume(&self.shared, &self.replica).await;
+            work::resume(&self.shared, &self.replica).await;
         }
         Err(cut)
     }

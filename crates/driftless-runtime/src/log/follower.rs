@@ -4,18 +4,17 @@ use super::applying::Applying;
 use super::io::jittered;
 use super::keep::keeping;
 use super::proving::proven;
-use super::reading::{FollowBinding, recover, resume};
+use super::reading::{FollowBinding, recover};
 use super::status::FollowEnd;
 use crate::actor::Tasks;
 use crate::binding::ReplicaBinding;
-use crate::{Shared, Site};
+use crate::{Shared, Site, work};
 use driftless_proto::log::{
     Cursor, Dirty, Follow, FollowCommand, FollowEvent, Lease, LogTimer, Memory, Published, Stored,
 };
 use driftless_store::Lease as StoredLease;
 use driftless_types::ReplicaId;
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tokio::sync::oneshot;
@@ -30,8 +29,6 @@ pub(crate) enum FollowerMsg {
     Broken(String),
     /// The answer to a command.
     Event(FollowEvent),
-    /// A timer fired: its name, and which arming of it.
-    Timer(LogTimer, u64),
 }
 
 /// The actor that follows a log.
@@ -45,10 +42,9 @@ pub(crate) struct FollowerState {
     machine: Option<Follow>,
     /// What is kept, as it was kept last.
     memory: Memory,
-    timers: BTreeMap<LogTimer, u64>,
     /// Told when the engine has resumed: until then nothing is written.
     resumed: Option<oneshot::Receiver<()>>,
-    tasks: Tasks,
+    tasks: Tasks<LogTimer>,
 }
 
 impl Actor for FollowerActor {
@@ -69,8 +65,8 @@ impl Actor for FollowerActor {
         tasks.spawn(async move {
             let _ = me.cast(restore(&ours, &restored, &cancel).await);
         });
-        let (memory, timers) = (Memory::default(), BTreeMap::new());
-        Ok(FollowerState { shared, binding, replica, machine: None, memory, timers, resumed: None, tasks })
+        let memory = Memory::default();
+        Ok(FollowerState { shared, binding, replica, machine: None, memory, resumed: None, tasks })
     }
 
     async fn handle(
@@ -83,10 +79,6 @@ impl Actor for FollowerActor {
             FollowerMsg::Restored(memory) => state.open(&me, *memory),
             FollowerMsg::Broken(error) => return Err(error.into()),
             FollowerMsg::Event(event) => state.feed(&me, event),
-            FollowerMsg::Timer(id, armed) if state.timers.get(&id) == Some(&armed) => {
-                state.feed(&me, FollowEvent::TimerFired(id));
-            }
-            FollowerMsg::Timer(..) => {}
         }
         Ok(())
     }
@@ -144,13 +136,8 @@ impl FollowerState {
             FollowCommand::Apply(stored) => self.apply(me, stored),
             FollowCommand::PutLease(lease) => self.lease(me, lease),
             FollowCommand::ArmTimer { id, after } => {
-                let armed = self.timers.entry(id).or_default();
-                *armed += 1;
-                let (me, armed) = (me.clone(), *armed);
-                self.tasks.spawn(async move {
-                    tokio::time::sleep(jittered(after)).await;
-                    let _ = me.cast(FollowerMsg::Timer(id, armed));
-                });
+                let (me, fired) = (me.clone(), FollowerMsg::Event(FollowEvent::TimerFired(id)));
+                self.tasks.arm(id, jittered(after), move || drop(me.cast(fired)));
             }
             FollowCommand::Serve(published) => self.serve(published),
             FollowCommand::Report(trouble) => {
@@ -240,7 +227,7 @@ impl FollowerState {
         let (done, resumed) = oneshot::channel();
         self.resumed = Some(resumed);
         self.tasks.spawn(async move {
-            resume(&shared, &replica).await;
+            work::resume(&shared, &replica).await;
             let _ = done.send(());
             binding.tell(|state| {
                 state.serving = Some(published);

@@ -83,14 +83,6 @@ pub fn fault(error: &StoreError) -> Fault {
     }
 }
 
-/// Whether an object is there, with other bytes than its name says.
-pub(crate) const fn is_damage(error: &StoreError) -> bool {
-    matches!(
-        error,
-        StoreError::WrongDigest { .. } | StoreError::TooLarge { .. } | StoreError::Truncated { .. }
-    )
-}
-
 /// A pause with jitter: those who failed together do not come back together.
 pub(crate) fn jittered(pause: Duration) -> Duration {
     let (random, _) = uuid::Uuid::new_v4().as_u64_pair();
@@ -215,7 +207,7 @@ impl LogIo {
             Ok(true) => Presence::All,
             Ok(false) => Presence::Missing,
             Err(LogIoError::Store(StoreError::NotVisible { .. })) => Presence::Missing,
-            Err(LogIoError::Store(error)) if !is_damage(&error) => {
+            Err(LogIoError::Store(error)) if !error.is_damage() => {
                 warn!(seq = %stored.seq(), %error, "what an entry names was not looked for");
                 Presence::Failed(fault(&error))
             }

@@ -133,26 +133,31 @@ impl StateFile {
     }
 }
 
-/// Replaces a file as a whole: whoever reads it, now or after a crash, finds the old one or the new one.
+/// [`write_whole`] for what a reader keeps.
 ///
 /// # Errors
 /// [`KeepError::Io`] naming the file; it is as it was then.
 pub fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), KeepError> {
+    write_whole(path, write).map_err(|source| KeepError::Io { path: path.to_owned(), source })
+}
+
+/// Replaces a file as a whole: whoever reads it, now or after a crash, finds the old one or the new one.
+///
+/// # Errors
+/// What the system says; the file is as it was then.
+pub fn write_whole(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or_else(|| Path::new("."));
-    let run = || {
-        let mut file = tempfile::Builder::new().prefix(UNPLACED).tempfile_in(folder)?;
-        readable_by_all(file.as_file())?;
-        let mut buffered = io::BufWriter::with_capacity(1 << 20, file.as_file_mut());
-        write(&mut buffered)?;
-        buffered.flush()?;
-        drop(buffered);
-        // LG-6: the bytes before the name, and the name before anything that builds on it.
-        file.as_file().sync_all()?;
-        file.persist(path).map_err(|refused| refused.error)?;
-        std::fs::File::open(folder)?.sync_all()
-    };
-    run().map_err(|source| KeepError::Io { path: path.to_owned(), source })
+    let mut file = tempfile::Builder::new().prefix(UNPLACED).tempfile_in(folder)?;
+    readable_by_all(file.as_file())?;
+    let mut buffered = io::BufWriter::with_capacity(1 << 20, file.as_file_mut());
+    write(&mut buffered)?;
+    buffered.flush()?;
+    drop(buffered);
+    // LG-6: the bytes before the name, and the name before anything that builds on it.
+    file.as_file().sync_all()?;
+    file.persist(path).map_err(|refused| refused.error)?;
+    std::fs::File::open(folder)?.sync_all()
 }
 
 /// Removes what [`replace`] had not finished in a folder when its process was killed: such a file may be as large as

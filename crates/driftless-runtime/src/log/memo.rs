@@ -203,17 +203,7 @@ fn epoch(text: &EpochText) -> Result<Epoch, String> {
 
 /// Bytes out of lower-case hexadecimal.
 fn bytes<const N: usize>(text: &str) -> Result<[u8; N], String> {
-    let wrong = || format!("found `{text}`, expected {} hex digits", 2 * N);
-    let digits = text.as_bytes();
-    if digits.len() != 2 * N {
-        return Err(wrong());
-    }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(digits.as_chunks::<2>().0) {
-        let pair = str::from_utf8(pair).map_err(|_| wrong())?;
-        *byte = u8::from_str_radix(pair, 16).map_err(|_| wrong())?;
-    }
-    Ok(bytes)
+    Hex::parse(text).ok_or_else(|| format!("found `{text}`, expected {} hex digits", 2 * N))
 }
 
 #[cfg(test)]

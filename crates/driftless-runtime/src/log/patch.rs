@@ -151,7 +151,7 @@ fn remember(
 ) -> Result<(), DeviceError> {
     let since = match rank.since.take() {
         Some(since) => since,
-        None => Since::Some { bits: empty(shared, binding)?, whole: BTreeSet::new() },
+        None => Since::Some { bits: binding.empty_sets(&*shared.device)?, whole: BTreeSet::new() },
     };
     let Since::Some { mut bits, mut whole } = since else {
         rank.since = Some(Since::Everything);
@@ -163,25 +163,14 @@ fn remember(
         set += shared.device.count(bits)?;
     }
     whole.extend(&patch.dense);
-    let is_too_much = share(binding, set) > shared.options.max_pending_density;
+    let is_too_much = binding.is_more_than(shared.options.max_pending_density, set);
     let is_lost = !patch.knows_changes() || is_too_much;
     rank.since = Some(if is_lost { Since::Everything } else { Since::Some { bits, whole } });
     Ok(())
 }
 
-fn empty(shared: &Shared, binding: &SenderBinding) -> Result<Vec<ElementSet>, DeviceError> {
-    binding.memory.iter().map(|memory| shared.device.empty_set(memory.master.len())).collect()
-}
-
 /// So large a share of a rank's elements may be listed one by one: beyond it whole values are no larger.
 const MAX_LISTED_SHARE: f64 = 0.5;
-
-/// How many of a rank's elements these are.
-#[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
-fn share(binding: &SenderBinding, elements: u64) -> f64 {
-    let all: usize = binding.memory.iter().map(|memory| memory.master.len()).sum();
-    elements as f64 / all.max(1) as f64
-}
 
 fn make(
     shared: &Shared,
@@ -195,7 +184,7 @@ fn make(
     let listed = patch.changes.iter().map(|changes| changes.count() as u64).sum();
     let is_sparse = patch.knows_changes()
         && !matches!(rank.since, Some(Since::Everything))
-        && share(binding, listed) <= MAX_LISTED_SHARE;
+        && !binding.is_more_than(MAX_LISTED_SHARE, listed);
     if lineage == Lineage::Anchor || !is_sparse {
         return whole(shared, log, binding, patch.range.version, patch.cast, &patch.cells);
     }

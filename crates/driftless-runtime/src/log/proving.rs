@@ -4,11 +4,10 @@
 //! compared with the digests of that version's entry, once, before they are served (CM-14). Weights that are not proven
 //! are of no version, and the reader begins at an anchor with its ratchet as it was.
 
-use super::io::{LogIoError, fault, is_damage, jittered};
+use super::io::{LogIoError, fault, jittered};
 use super::reading::FollowBinding;
 use crate::Shared;
 use driftless_proto::log::{Cursor, Fault, Goal, Memory, Published, Reading, Trouble};
-use driftless_store::StoreError;
 use tracing::error;
 
 /// What was kept, with `held` only if the weights are that.
@@ -64,8 +63,7 @@ async fn compare(shared: &Shared, binding: &FollowBinding, held: &Published) -> 
     let params = shared.plan.params().len();
     match binding.io.digests(stored.entry.epoch, publication, params).await {
         Ok(stated) => Ok(binding.hold().await.differing(binding, &stated).is_empty()),
-        Err(LogIoError::Store(StoreError::NotVisible { .. } | StoreError::Missing { .. })) => Ok(false),
-        Err(LogIoError::Store(error)) if !is_damage(&error) => Err(fault(&error)),
+        Err(LogIoError::Store(error)) if !error.is_absence() && !error.is_damage() => Err(fault(&error)),
         Err(_) => Ok(false),
     }
 }

@@ -1,7 +1,7 @@
 //! The actor that publishes: it executes the publisher's machine over the store.
 
 use super::encode::{RankPart, Unwritten};
-use super::io::{LogIo, fault};
+use super::io::{LogIo, fault, jittered};
 use super::status::{Publication, PublishState};
 use super::target::{Lineage, LogTarget, Made};
 use crate::actor::Tasks;
@@ -13,7 +13,7 @@ use driftless_proto::log::{
 use driftless_types::{Digest, SenderId, Version, WriterManifest};
 use futures::{StreamExt, TryStreamExt, stream};
 use ractor::{Actor, ActorProcessingErr, ActorRef};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 use tracing::{error, info, warn};
@@ -27,8 +27,6 @@ pub(crate) enum PublisherMsg {
     Origin(Option<Published>),
     /// The answer to a command.
     Event(PublishEvent),
-    /// A timer fired: its name, and which arming of it.
-    Timer(LogTimer, u64),
 }
 
 /// The actor that publishes.
@@ -47,8 +45,7 @@ pub(crate) struct PublisherState {
     in_epoch: u32,
     /// Whether the next publication goes into an epoch of its own.
     wants_epoch: bool,
-    timers: BTreeMap<LogTimer, u64>,
-    tasks: Tasks,
+    tasks: Tasks<LogTimer>,
 }
 
 /// The machine begins when it is known from where the trainer's weights come.
@@ -82,7 +79,6 @@ impl Actor for PublisherActor {
             publication: None,
             in_epoch: 0,
             wants_epoch: false,
-            timers: BTreeMap::new(),
             tasks,
         })
     }
@@ -97,10 +93,6 @@ impl Actor for PublisherActor {
             PublisherMsg::Made => state.made(&me),
             PublisherMsg::Origin(origin) => state.open(&me, origin),
             PublisherMsg::Event(event) => state.feed(&me, event),
-            PublisherMsg::Timer(id, armed) if state.timers.get(&id) == Some(&armed) => {
-                state.feed(&me, PublishEvent::TimerFired(id));
-            }
-            PublisherMsg::Timer(..) => {}
         }
         Ok(())
     }
@@ -185,13 +177,8 @@ impl PublisherState {
             PublishCommand::Write { task, ranks } => self.write(me, task, ranks),
             PublishCommand::Seal { task, writers } => self.seal(me, task, writers),
             PublishCommand::ArmTimer { id, after } => {
-                let armed = self.timers.entry(id).or_default();
-                *armed += 1;
-                let (me, armed) = (me.clone(), *armed);
-                self.tasks.spawn(async move {
-                    tokio::time::sleep(super::io::jittered(after)).await;
-                    let _ = me.cast(PublisherMsg::Timer(id, armed));
-                });
+                let (me, fired) = (me.clone(), PublisherMsg::Event(PublishEvent::TimerFired(id)));
+                self.tasks.arm(id, jittered(after), move || drop(me.cast(fired)));
             }
             PublishCommand::Opened { epoch, last } => {
                 info!(%epoch, last = ?last.map(|last| last.version), "the stream is open");

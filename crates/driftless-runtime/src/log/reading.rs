@@ -27,7 +27,7 @@ pub struct FollowOptions {
     pub goal: Goal,
     /// Whether it pins what it needs against retention.
     pub leasing: Leasing,
-    /// Its name among the readers: random, and kept.
+    /// Its name among the readers: random. One that is kept gets its own lease back after a restart.
     pub reader: ReaderId,
     /// How long it rests at the end of the log.
     pub poll_after: Duration,
@@ -158,7 +158,7 @@ impl FollowBinding {
             replica.serve(sealed.epoch, sealed.version);
         }
         drop(held);
-        resume(shared, replica).await;
+        work::resume(shared, replica).await;
         Some(replica.version())
     }
 
@@ -190,19 +190,6 @@ impl FollowBinding {
 pub(super) struct Held {
     digests: OwnedMutexGuard<CellDigests>,
     live: Vec<OwnedMutexGuard<Live>>,
-}
-
-/// Puts a replica back into service.
-pub(crate) async fn resume(shared: &Shared, replica: &ReplicaBinding) {
-    if replica.engine() == Engine::Serving {
-        return;
-    }
-    let deadline = shared.options.lead.pause_deadline;
-    if let Err(root) = work::call(replica.on_resume(), replica.version(), deadline).await {
-        warn!(replica = %replica.id, %root, "the resume hook failed; the engine counts as resumed");
-    }
-    replica.set_engine(Engine::Serving);
-    shared.ledger.wake();
 }
 
 /// What a reader does before it reads: whatever its predecessor left half-written is taken back, if it can be.

@@ -34,7 +34,7 @@ pub(super) fn prepare(
     book.serve(served.clone());
     let patch = binding.patch();
     let listed: usize = patch.iter().flat_map(|patch| &patch.changes).map(ChangeList::count).sum();
-    if too_dense(shared, binding, listed as u64) {
+    if binding.is_more_than(shared.options.max_pending_density, listed as u64) {
         book.forget();
     }
     if book.step(*version).1 == Kept::Kept
@@ -59,8 +59,7 @@ fn pending_of<'a>(
 }
 
 fn empty(shared: &Shared, binding: &SenderBinding) -> Result<Pending, DeviceError> {
-    let bits = binding.memory.iter().map(|memory| shared.device.empty_set(memory.master.len()));
-    let bits = bits.collect::<Result<_, _>>()?;
+    let bits = binding.empty_sets(&*shared.device)?;
     Ok(Pending { bits, dense: BTreeSet::new(), knowledge: Knowledge::Changes, gates: Vec::new() })
 }
 
@@ -77,12 +76,6 @@ fn carry(
     }
     pending.dense.extend(&patch.dense);
     Ok(())
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a share, compared with a bound")]
-fn too_dense(shared: &Shared, binding: &SenderBinding, set: u64) -> bool {
-    let all: usize = binding.memory.iter().map(|memory| memory.master.len()).sum();
-    set as f64 > shared.options.max_pending_density * all as f64
 }
 
 /// After the pass: a published step becomes the patch, any other is remembered. Gives the gates to report.
@@ -124,7 +117,8 @@ fn remember(
     pending.gates.extend_from_slice(&found.gates);
     let counts = pending.bits.iter().map(|bits| shared.device.count(bits));
     let set = counts.sum::<Result<u64, _>>()?;
-    if found.knowledge == Knowledge::Nothing || too_dense(shared, binding, set) {
+    if found.knowledge == Knowledge::Nothing || binding.is_more_than(shared.options.max_pending_density, set)
+    {
         pending.knowledge = Knowledge::Nothing;
     }
     Ok(found.gates)

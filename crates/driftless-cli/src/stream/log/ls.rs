@@ -1,10 +1,11 @@
 //! `driftless log ls`: one line per entry.
 
-use super::{EntryReport, io, writers};
+use super::{EntryReport, writers};
 use crate::console::{Console, Lines};
 use crate::failure::Failure;
 use crate::stream::args::StreamArgs;
 use crate::stream::broken;
+use crate::stream::keys::reading;
 use crate::stream::walk::{Taken, Walk};
 use driftless_types::EntryKind;
 use indicatif::{HumanBytes, HumanCount};
@@ -28,7 +29,7 @@ struct Listed {
 
 /// Lists a stream, as far as its entries follow from each other.
 pub(super) async fn ls(args: StreamArgs) -> Result<(), Failure> {
-    let io = io(&args, None)?;
+    let io = reading(&args, None)?;
     let console = Console::counting(Lines::beside(args.json.as_ref()), 0, "entries");
     let mut walk = Walk::begin(&io).await.map_err(|error| broken(&args.url, error))?;
     console.expect(usize::try_from(walk.entries()).unwrap_or(usize::MAX));

@@ -5,13 +5,11 @@ mod retire;
 mod show;
 mod verify;
 
-use super::args::{LogArgs, LogCommand, StreamArgs};
-use super::keys::{Purpose, open, signer, trust};
+use super::args::{LogArgs, LogCommand};
 use crate::failure::Failure;
 use driftless::log::{LogIo, LogIoError, Stored};
 use driftless_types::{EntryKind, WriterManifest};
 use serde::Serialize;
-use std::path::Path;
 
 /// Runs one of the subcommands.
 pub(crate) async fn log(args: LogArgs) -> Result<(), Failure> {
@@ -21,14 +19,6 @@ pub(crate) async fn log(args: LogArgs) -> Result<(), Failure> {
         LogCommand::Verify(args) => verify::verify(args).await,
         LogCommand::Retire(args) => retire::retire(args).await,
     }
-}
-
-/// Opens a stream to look at it, or to write with a key.
-fn io(args: &StreamArgs, key: Option<&Path>) -> Result<LogIo, Failure> {
-    args.json.as_ref().map_or(Ok(()), crate::report::ReportTarget::check)?;
-    let signer = signer(key)?;
-    let trust = trust(args.trust.as_deref(), &signer)?;
-    Ok(LogIo { stream: open(&args.url, Purpose::Read)?, trust, signer })
 }
 
 /// An entry for a report; keys in the documented order.

@@ -3,12 +3,12 @@
 //! LG-8: anchors that are kept are read again and proven first; leases are read after the `retire` entry, and once more
 //! after the lease time. LG-9: what a publisher writes meanwhile is of the epoch in force, and stays.
 
-use super::io;
 use crate::console::{Console, Lines, counted};
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use crate::stream::args::RetireArgs;
+use crate::stream::keys::reading;
 use crate::stream::replay::Replay;
-use crate::stream::{stream_failure, with_causes};
+use crate::stream::stream_failure;
 use driftless::log::{
     BlobKey, Fault, Lease, LogIo, LogIoError, Patience, Retire, RetireCommand, RetireEvent, RetireMode,
     RetireOptions, StoreError, Stored, StreamModel, StreamUrl, fault, stream_model,
@@ -41,7 +41,7 @@ struct RetireReport {
 /// Runs the collector to its end.
 pub(super) async fn retire(args: RetireArgs) -> Result<(), Failure> {
     let (args, dry_run, key) = (args.stream, args.dry_run, args.key);
-    let io = io(&args, key.as_deref())?;
+    let io = reading(&args, key.as_deref())?;
     let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.url, error))?;
     let console = Console::waiting(Lines::beside(args.json.as_ref()));
     let mode = if dry_run { RetireMode::Rehearse } else { RetireMode::Retire };

@@ -1,9 +1,10 @@
 //! `driftless log show`: one entry, its writers, and its sections by codec.
 
-use super::{EntryReport, io, writers};
+use super::{EntryReport, writers};
 use crate::console::{Console, Lines, counted};
 use crate::failure::Failure;
 use crate::stream::args::ShowArgs;
+use crate::stream::keys::reading;
 use crate::stream::walk::WalkError;
 use crate::stream::{bits_each, broken};
 use bytes::Bytes;
@@ -59,7 +60,7 @@ type ByCodec = BTreeMap<String, (u64, u64, u64)>;
 /// Shows an entry; its blobs are read and checked.
 pub(super) async fn show(args: ShowArgs) -> Result<(), Failure> {
     let (seq, args) = (Seq(args.seq), args.stream);
-    let io = io(&args, None)?;
+    let io = reading(&args, None)?;
     let stored = match io.read(seq).await {
         Reading::Found(stored) => stored,
         Reading::Absent => {

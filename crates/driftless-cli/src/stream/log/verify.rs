@@ -2,13 +2,13 @@
 //!
 //! LG-3: what an entry names was there before it, so a blob that is missing and not retired is a fault of the store.
 
-use super::io;
 use crate::console::{Console, Lines, counted};
-use crate::failure::Failure;
+use crate::failure::{Failure, with_causes};
 use crate::stream::args::StreamArgs;
+use crate::stream::keys::reading;
 use crate::stream::replay::{Damage, Replay};
 use crate::stream::walk::{Taken, Walk, WalkError};
-use crate::stream::{broken, stream_failure, with_causes};
+use crate::stream::{broken, stream_failure};
 use driftless::log::{Effect, LogIo, Presence, Stored, stream_model};
 use driftless_types::{AnchorRef, EntryKind, ObjectDigest, Seq};
 use indicatif::HumanBytes;
@@ -42,7 +42,7 @@ struct ProblemReport {
 
 /// Reads everything; what is wrong is said and gone past, as far as the entries follow from each other.
 pub(super) async fn verify(args: StreamArgs) -> Result<(), Failure> {
-    let io = io(&args, None)?;
+    let io = reading(&args, None)?;
     let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.url, error))?;
     let console = Console::counting(Lines::beside(args.json.as_ref()), 0, "entries");
     console.doing("reading entries".to_owned());

@@ -48,8 +48,8 @@ impl Follow {
         };
         let avoid = self.bad.union(&self.missing).copied().collect();
         let tail = last.unwrap_or(place.chain.seq).max(place.chain.seq);
-        let search =
-            LookBack::from(tail, Wanted::Anchor { at_most, avoid }, known, self.options.look_back_max);
+        let (stream, wanted) = (place.chain.stream, Wanted::Anchor { at_most, avoid });
+        let search = LookBack::from(stream, tail, wanted, known, self.options.look_back_max);
         self.go(State::LookingBack(Box::new(search)), out);
     }
 
@@ -62,10 +62,7 @@ impl Follow {
             Reading::Absent => return self.fail(Trouble::Invisible(seq), out),
             Reading::Invalid => return self.block(Trouble::Invalid(seq), out),
         };
-        // LG-1: of the stream that genesis begins, whoever signed it.
-        let is_of_stream = self.place.is_some_and(|place| place.chain.stream == stored.entry.stream);
-        let taken = if is_of_stream { search.take(&stored) } else { Err(Broken::Misplaced(seq)) };
-        match taken {
+        match search.take(&stored) {
             Ok(()) if search.next().is_some() => {
                 self.failures = super::Failures::default();
                 out.append(&mut self.due());

@@ -19,11 +19,11 @@ impl Publish {
             (State::PuttingGenesis(epoch), PublishEvent::GenesisPut(genesis)) => {
                 self.found(*epoch, genesis, out)
             }
-            (State::Listing(genesis), PublishEvent::Listed(last)) => {
+            (State::Listing(stream), PublishEvent::Listed(last)) => {
                 let most = self.options.look_back_max;
                 let tail = last.unwrap_or(Seq::GENESIS);
-                let search = LookBack::from(tail, Wanted::Publication, Known::Nothing, most);
-                self.go(State::LookingBack(genesis.clone(), Box::new(search)), out);
+                let search = LookBack::from(*stream, tail, Wanted::Publication, Known::Nothing, most);
+                self.go(State::LookingBack(Box::new(search)), out);
             }
             (State::LookingBack(..), PublishEvent::Read(reading)) => self.looked_back(reading, out),
             _ => {}
@@ -73,11 +73,11 @@ impl Publish {
             let stop = PublishStop::OtherRun { expected: self.options.run, found: said.run };
             return self.stop(stop, out);
         }
-        self.go(State::Listing(genesis), out);
+        self.go(State::Listing(genesis.entry.stream), out);
     }
 
     fn looked_back(&mut self, reading: Reading, out: &mut Vec<PublishCommand>) {
-        let State::LookingBack(genesis, search) = &mut self.state else { return };
+        let State::LookingBack(search) = &mut self.state else { return };
         let seq = search.next().unwrap_or_default();
         let stored = match reading {
             Reading::Found(stored) => stored,
@@ -86,9 +86,7 @@ impl Publish {
             Reading::Absent => return self.failed(Fault::Unavailable, out),
             Reading::Failed(fault) => return self.failed(fault, out),
         };
-        let is_of_stream = stored.entry.stream == genesis.entry.stream;
-        let taken = if is_of_stream { search.take(&stored) } else { Err(Broken::Misplaced(seq)) };
-        match taken {
+        match search.take(&stored) {
             Ok(()) if search.next().is_some() => {
                 self.failures = super::Failures::default();
                 out.append(&mut self.due());
@@ -101,11 +99,11 @@ impl Publish {
     }
 
     fn searched(&mut self, out: &mut Vec<PublishCommand>) {
-        let State::LookingBack(genesis, search) = &self.state else { return };
+        let State::LookingBack(search) = &self.state else { return };
         if search.found().is_none() && search.is_exhausted() {
             return self.stop(PublishStop::LookBack { entries: self.options.look_back_max }, out);
         }
-        let Some(chain) = search.tail(genesis.entry.stream) else {
+        let Some(chain) = search.tail() else {
             return self.stop(PublishStop::BrokenChain { seq: Seq::GENESIS }, out);
         };
         let counter = self.options.counter.max(search.highest_counter().saturating_add(1));
