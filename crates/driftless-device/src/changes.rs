@@ -1,7 +1,7 @@
 //! What a pass listed, where the backend keeps it.
 
 use crate::buffer::HOST;
-use crate::{Changes, DeviceError};
+use crate::{Changes, Classes, DeviceError};
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
@@ -13,6 +13,9 @@ pub trait DeviceChanges: fmt::Debug + Send + Sync + 'static {
 
     /// How many there are.
     fn count(&self) -> usize;
+
+    /// Whether the device knows how far each has moved.
+    fn classes(&self) -> Classes;
 
     /// The memory that they take on the device, in bytes.
     fn bytes(&self) -> usize;
@@ -43,6 +46,16 @@ impl ChangeList {
         match self {
             Self::Host(changes) => changes.indices.len(),
             Self::Device(changes) => changes.count(),
+        }
+    }
+
+    /// Whether it says how far each has moved.
+    #[must_use]
+    pub fn classes(&self) -> Classes {
+        match self {
+            Self::Host(Changes { classes: None, .. }) => Classes::LeftOut,
+            Self::Host(_) => Classes::Listed,
+            Self::Device(changes) => changes.classes(),
         }
     }
 

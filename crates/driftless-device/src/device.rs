@@ -96,7 +96,7 @@ impl<'a> DetectOptions<'a> {
         Self { cast, classes: Classes::LeftOut, pending: Pending::Absent }
     }
 
-    /// The same, with [`Detected::classes`].
+    /// The same, with [`Changes::classes`].
     #[must_use]
     pub fn with_classes(self) -> Self {
         Self { classes: Classes::Listed, ..self }
@@ -109,7 +109,7 @@ impl<'a> DetectOptions<'a> {
     }
 }
 
-/// Whether a detection lists [`Detected::classes`].
+/// Whether changes are listed with [`Changes::classes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Classes {
     /// It does not.
@@ -142,6 +142,26 @@ pub struct Changes {
     pub indices: Vec<u32>,
     /// The served BF16 bits at the new version, one per index.
     pub values: Vec<u16>,
+    /// How far each has provably moved at most, one per index, if it was asked for: what congruence coding needs. Exact
+    /// where the old bits were at hand, and [`StepClass::Far`] for changes that were pending.
+    pub classes: Option<Vec<StepClass>>,
+}
+
+/// The changes of a fragment, and how far each has moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassedSet {
+    /// Row-major in the fragment's box, strictly rising.
+    pub positions: Vec<u32>,
+    /// The served BF16 bits at the new version, one per position.
+    pub values: Vec<u16>,
+    /// One per position, as [`Changes::classes`].
+    pub classes: Vec<StepClass>,
+}
+
+impl From<ClassedSet> for ChangeSet {
+    fn from(set: ClassedSet) -> Self {
+        Self::Sparse { positions: set.positions, values: set.values }
+    }
 }
 
 /// What one pass over a source tensor found.
@@ -149,9 +169,6 @@ pub struct Changes {
 pub struct Detected {
     /// The elements to send, but none of pieces that go dense and none of parameters served in FP32.
     pub changes: ChangeList,
-    /// How far each of `changes` has provably moved at most, if it was asked for: what congruence coding needs. Exact
-    /// where the old bits were at hand, and [`StepClass::Far`] for changes that were pending.
-    pub classes: Vec<StepClass>,
     /// The number of the first cell below in the sender's numbering; 0 for a tensor without pieces.
     pub first_cell: u32,
     /// Digests of the new bits, one per digest cell of the tensor, from `first_cell` on.
@@ -218,17 +235,15 @@ pub trait Device: fmt::Debug + Send + Sync {
         fragments.iter().map(|fragment| self.remap(changes, fragment)).collect()
     }
 
-    /// The classes of the changes in a fragment, in the order in which [`Self::remap`] lists them: `classes[i]` are those
-    /// of `changes[i]`.
+    /// [`Self::remap_all`] of lists with classes, which go where their changes go.
     ///
     /// # Errors
-    /// As [`Self::remap`], and if a list of classes is not as long as its list of changes.
-    fn remap_classes(
+    /// As [`Self::remap`], and if a list does not say of every change how far it moved.
+    fn remap_classed(
         &self,
         changes: &[ChangeList],
-        classes: &[Vec<StepClass>],
-        fragment: &Fragment,
-    ) -> Result<Vec<StepClass>, DeviceError>;
+        fragments: &[&Fragment],
+    ) -> Result<Vec<ClassedSet>, DeviceError>;
 
     /// Reads a fragment whole out of the masters, `masters[i]` for source tensor `i`, as words served by `cast`.
     ///

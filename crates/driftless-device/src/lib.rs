@@ -30,7 +30,8 @@ pub use buffer::{Buffer, DeviceBuffer, DeviceMemory, ElementSet, HOST, HostView,
 pub use changes::{ChangeList, DeviceChanges};
 pub use cpu::CpuDevice;
 pub use device::{
-    ChangeSource, Changes, Classes, DetectOptions, Detected, Device, Pending, PieceDiff, PieceRule, Scattered,
+    ChangeSource, Changes, ClassedSet, Classes, DetectOptions, Detected, Device, Pending, PieceDiff,
+    PieceRule, Scattered,
 };
 pub use error::DeviceError;
 pub use lent::{BitsMut, Elements, ElementsMut};

@@ -67,7 +67,7 @@ fn random_changes(tensors: usize, one_in: u64, rng: &mut Rng) -> Vec<Changes> {
     let one = |rng: &mut Rng| {
         let indices: Vec<u32> = (0..TENSOR_ELEMENTS as u32).filter(|_| rng.below(one_in) == 0).collect();
         let values = indices.iter().map(|_| rng.word()).collect();
-        Changes { indices, values }
+        Changes { indices, values, classes: None }
     };
     (0..tensors).map(|_| one(rng)).collect()
 }

@@ -4,17 +4,17 @@
 mod support;
 
 use driftless_device::{
-    Bitset, ChangeSource, CpuDevice, DetectOptions, Detected, Device, DeviceError, Pending, PieceDiff,
-    PieceRule,
+    Bitset, ChangeSource, Changes, ClassedSet, Classes, CpuDevice, DetectOptions, Detected, Device,
+    DeviceError, Pending, PieceDiff, PieceRule,
 };
 use driftless_layout::{Box2, Fragment, SourceRun};
 use driftless_numerics::{
     Cast, DigestKeys, Family, GroupStep, Hyperparameters, Optimizer, Rule, StepClass, bf16,
 };
-use driftless_types::{ChangeSet, Digest, Dtype, Fqn, ParamId};
+use driftless_types::{Digest, Dtype, Fqn, ParamId};
 use std::collections::BTreeSet;
 use std::sync::atomic::AtomicBool;
-use support::{RUN, Rng, State, inversion, listed, masters, params, tensor, usual_rule};
+use support::{RUN, Rng, State, classes, inversion, listed, masters, params, tensor, usual_rule};
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 const COMPARED: [PieceDiff; 7] = [PieceDiff::Compare; 7];
@@ -112,9 +112,9 @@ fn nu5_classes_are_exact_where_old_bits_are_known() {
         [snapshot, ChangeSource::PreCopy { master: master.into(), model: (&old).into(), diffs: &COMPARED }]
     {
         let found = detect(source, plain().with_classes());
-        assert!(found.classes.iter().copied().eq(listed(&found).indices.iter().map(exact)));
+        assert!(classes(&found).iter().copied().eq(listed(&found).indices.iter().map(exact)));
         for class in [StepClass::Unit, StepClass::Near, StepClass::Far] {
-            assert!(found.classes.iter().filter(|&&found| found == class).count() > 100, "{class:?}");
+            assert!(classes(&found).iter().filter(|&&found| found == class).count() > 100, "{class:?}");
         }
     }
     let mut changed = Bitset::new(new.len());
@@ -123,7 +123,7 @@ fn nu5_classes_are_exact_where_old_bits_are_known() {
         ChangeSource::InStep { master: master.into(), changed: &changed, diffs: &COMPARED },
         plain().with_classes(),
     );
-    assert_eq!(found.classes, [StepClass::Far; 2]);
+    assert_eq!(classes(&found), [StepClass::Far; 2]);
 }
 
 #[test]
@@ -135,14 +135,15 @@ fn nu5_inversion_lists_the_class_of_the_scalar_rule() {
         let options = || DetectOptions::new(family.cast());
         let without = detect(inversion(&state, &rules), options());
         let found = detect(inversion(&state, &rules), options().with_classes());
-        assert_eq!((&found.changes, &found.cells), (&without.changes, &without.cells));
-        assert!(without.classes.is_empty());
+        let of = |found: &Detected| (listed(found).indices.clone(), listed(found).values.clone());
+        assert_eq!((of(&found), &found.cells), (of(&without), &without.cells));
+        assert_eq!(without.changes.classes(), Classes::LeftOut);
         let class = |&index: &u32| {
             let at = index as usize;
             rule.step_class(state.master[at], state.exp_avg[at], state.exp_avg_sq[at])
         };
-        assert!(found.classes.iter().copied().eq(listed(&found).indices.iter().map(class)));
-        assert!(found.classes.contains(&StepClass::Unit) && found.classes.contains(&StepClass::Far));
+        assert!(classes(&found).iter().copied().eq(listed(&found).indices.iter().map(class)));
+        assert!(classes(&found).contains(&StepClass::Unit) && classes(&found).contains(&StepClass::Far));
     }
 }
 
@@ -179,7 +180,7 @@ fn dv5_steps_that_were_not_published_are_listed_with_the_one_that_is() {
     );
     assert_eq!(drained.cells, alone.cells);
     // NU-5: bounds of several steps do not add up.
-    for (index, class) in listed(&drained).indices.iter().zip(&drained.classes) {
+    for (index, class) in listed(&drained).indices.iter().zip(classes(&drained)) {
         let known = StepClass::between(second_old[*index as usize], new[*index as usize]);
         assert_eq!(*class, if of_first.contains(index) { StepClass::Far } else { known });
     }
@@ -294,10 +295,11 @@ fn classes_go_where_their_changes_go() {
         [(fragment(40, 15, narrow), 2020, 70), (fragment(4000, 1, flat), 3050, 4000)]
     {
         let device = CpuDevice::new();
-        let (changes, classes) = (vec![found.changes.clone()], vec![found.classes.clone()]);
+        let changes = vec![found.changes.clone()];
         let set = device.remap(&changes, &fragment).expect("the fragment fits");
-        let ChangeSet::Sparse { positions, .. } = set else { unreachable!("a remap gives positions") };
-        let mapped = device.remap_classes(&changes, &classes, &fragment).expect("the fragment fits");
+        let mapped = device.remap_classed(&changes, &[&fragment]).expect("the fragment fits");
+        assert_eq!(set, mapped[0].clone().into());
+        let ClassedSet { positions, classes: mapped, .. } = &mapped[0];
         let source = |position: u32| {
             first
                 + position / fragment.canonical.cols as u32 * stride
@@ -305,10 +307,13 @@ fn classes_go_where_their_changes_go() {
         };
         let class = |&position: &u32| {
             let index = listed(&found).indices.binary_search(&source(position)).expect("a change");
-            found.classes[index]
+            classes(&found)[index]
         };
         assert!(mapped.len() > 100 && mapped.iter().copied().eq(positions.iter().map(class)));
-        let short = vec![found.classes[1..].to_vec()];
-        assert!(device.remap_classes(&changes, &short, &fragment).is_err());
+        for short in [None, Some(classes(&found)[1..].to_vec())] {
+            let short = Changes { classes: short, ..listed(&found).clone() };
+            let refused = device.remap_classed(&[short.into()], &[&fragment]);
+            assert!(matches!(refused, Err(DeviceError::Length { what: "the classes of a list", .. })));
+        }
     }
 }

@@ -44,8 +44,8 @@ impl Pass<'_> {
         };
         let DetectOptions { cast, classes, pending } = options;
         let pending = HostPending::of(pending)?;
-        let mut lister =
-            Lister { changes: Changes::default(), classes: Vec::new(), wanted: classes, pending };
+        let wanted = (classes == Classes::Listed).then(Vec::new);
+        let mut lister = Lister { changes: Changes { classes: wanted, ..Changes::default() }, pending };
         for (index, part) in parts.iter().enumerate() {
             let (master, judge) = Judge::of(&mut source, index, part);
             let cells = &mut detected.cells[part.cells.clone()];
@@ -53,9 +53,7 @@ impl Pass<'_> {
             detected.bound_exceeded.push(swept.exceeded);
             detected.audits.push(swept.audit);
         }
-        let changes;
-        (changes, detected.classes) = lister.finish();
-        detected.changes = changes.into();
+        detected.changes = lister.finish().into();
         Ok(detected)
     }
 
@@ -164,8 +162,6 @@ impl<'a> HostPending<'a> {
 /// Where marked elements go: to the list, or to the set of those that are published later.
 struct Lister<'a> {
     changes: Changes,
-    classes: Vec<StepClass>,
-    wanted: Classes,
     pending: HostPending<'a>,
 }
 
@@ -178,13 +174,11 @@ impl Lister<'_> {
     /// Judges a block, and lists or remembers its changes; gives the largest update beyond its bound.
     fn judge(&mut self, hasher: Hasher<'_>, judge: &mut Judge<'_>, block: &Block<'_>) -> Option<f32> {
         let &Block { first, start, x, bits } = block;
-        let old = if self.wanted == Classes::Listed { judge.old_bits(start, x.len()) } else { None };
+        let old = if self.changes.classes.is_some() { judge.old_bits(start, x.len()) } else { None };
         let mut verdict = judge.block(hasher.kernels, start, x, bits);
         let before = self.settle(judge, first, x.len(), &mut verdict.mask);
         self.list(&verdict.mask, first, bits);
-        if self.wanted == Classes::Listed {
-            self.classify(judge, block, &verdict.mask, old, &before);
-        }
+        self.classify(judge, block, &verdict.mask, old, &before);
         verdict.exceeded
     }
 
@@ -215,7 +209,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Lists their classes; of one that is pending nothing is known, for bounds of several steps do not add up.
+    /// Lists their classes, if they are wanted; of one that is pending nothing is known, for bounds of several steps do not add up.
     fn classify(
         &mut self,
         judge: &Judge<'_>,
@@ -224,11 +218,12 @@ impl Lister<'_> {
         old: Option<[u16; BLOCK_ELEMENTS]>,
         before: &Mask,
     ) {
+        let Some(classes) = &mut self.changes.classes else { return };
         for (k, group) in marked(mask) {
             let is_older = before[group] >> (k % 64) & 1 == 1;
             let old = old.map(|old| old[k]);
             let class = || judge.class(block.start + k, block.x[k], old, block.bits[k]);
-            self.classes.push(if is_older { StepClass::Far } else { class() });
+            classes.push(if is_older { StepClass::Far } else { class() });
         }
     }
 
@@ -240,12 +235,12 @@ impl Lister<'_> {
     }
 
     /// What was listed, once every piece has been.
-    fn finish(self) -> (Changes, Vec<StepClass>) {
+    fn finish(self) -> Changes {
         // DV-5: after the last piece.
         if let HostPending::Drain(set) = self.pending {
             set.clear();
         }
-        (self.changes, self.classes)
+        self.changes
     }
 }
 

@@ -7,16 +7,15 @@ mod rehash;
 mod remap;
 mod scatter;
 
+use crate::fit::check_classes;
 use crate::lent::not_on_host;
 use crate::{
-    Bitset, Buffer, ChangeList, ChangeSource, Changes, DetectOptions, Detected, Device, DeviceError,
-    ElementSet, Elements, ElementsMut, Scattered, SharedBuffer, UndoLog,
+    Bitset, Buffer, ChangeList, ChangeSource, Changes, ClassedSet, DetectOptions, Detected, Device,
+    DeviceError, ElementSet, Elements, ElementsMut, Scattered, SharedBuffer, UndoLog,
 };
-pub(crate) use remap::remap_classes;
-
 use detect::Pass;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::{Cast, DigestKeys, StepClass};
+use driftless_numerics::{Cast, DigestKeys};
 use driftless_types::{ChangeSet, Digest};
 use kernels::{Hasher, Kernels};
 use std::sync::atomic::AtomicBool;
@@ -86,16 +85,18 @@ impl Device for CpuDevice {
     }
 
     fn remap(&self, changes: &[ChangeList], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
-        remap::remap(&on_host(changes)?, fragment)
+        let (positions, values) = remap::remap(&on_host(changes)?, fragment)?;
+        Ok(ChangeSet::Sparse { positions, values })
     }
 
-    fn remap_classes(
+    fn remap_classed(
         &self,
         changes: &[ChangeList],
-        classes: &[Vec<StepClass>],
-        fragment: &Fragment,
-    ) -> Result<Vec<StepClass>, DeviceError> {
-        remap_classes(&on_host(changes)?, classes, fragment)
+        fragments: &[&Fragment],
+    ) -> Result<Vec<ClassedSet>, DeviceError> {
+        check_classes(changes)?;
+        let changes = on_host(changes)?;
+        fragments.iter().map(|fragment| remap::remap_classed(&changes, fragment)).collect()
     }
 
     fn gather(

@@ -1,19 +1,18 @@
 //! Sorted source indices into the row-major positions of a fragment.
 
-use crate::fit::{Run, check_classes, check_listable, runs_of};
-use crate::{Changes, DeviceError};
+use crate::fit::{Run, check_listable, runs_of};
+use crate::{Changes, ClassedSet, DeviceError};
 use driftless_layout::Fragment;
 use driftless_numerics::StepClass;
-use driftless_types::ChangeSet;
 use std::ops::Range;
 
-/// The changes of the source tensors that lie in a fragment, as positions of its box.
-pub(super) fn remap(changes: &[&Changes], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
+/// The changes of the source tensors that lie in a fragment: positions in its box, and values.
+pub(super) fn remap(changes: &[&Changes], fragment: &Fragment) -> Result<(Vec<u32>, Vec<u16>), DeviceError> {
     check_listable(fragment)?;
     let mut positions = Vec::new();
     let mut values = Vec::new();
     for run in runs_of(fragment, changes.len())? {
-        let Changes { indices, values: all } = changes[run.tensor];
+        let Changes { indices, values: all, .. } = changes[run.tensor];
         let within = range_in(indices, &run.source());
         let (indices, bits) = (&indices[within.clone()], &all[within]);
         if run.is_contiguous() {
@@ -32,19 +31,21 @@ pub(super) fn remap(changes: &[&Changes], fragment: &Fragment) -> Result<ChangeS
         }
     }
     debug_assert!(positions.is_sorted_by(|a, b| a < b), "runs are disjoint and ascend, and so do indices");
-    Ok(ChangeSet::Sparse { positions, values })
+    Ok((positions, values))
 }
 
-/// The classes of those changes.
-pub(crate) fn remap_classes(
-    changes: &[&Changes],
-    classes: &[Vec<StepClass>],
-    fragment: &Fragment,
-) -> Result<Vec<StepClass>, DeviceError> {
-    check_classes(changes, classes, fragment)?;
+/// The same with classes, of which each list has as many as changes.
+pub(super) fn remap_classed(changes: &[&Changes], fragment: &Fragment) -> Result<ClassedSet, DeviceError> {
+    let (positions, values) = remap(changes, fragment)?;
+    let classes = classes(changes, fragment)?;
+    Ok(ClassedSet { positions, values, classes })
+}
+
+fn classes(changes: &[&Changes], fragment: &Fragment) -> Result<Vec<StepClass>, DeviceError> {
     let mut mapped = Vec::new();
     for run in runs_of(fragment, changes.len())? {
-        let (indices, classes) = (&changes[run.tensor].indices, &classes[run.tensor]);
+        let Changes { indices, classes, .. } = changes[run.tensor];
+        let classes = classes.as_deref().unwrap_or_default();
         let within = range_in(indices, &run.source());
         let (indices, classes) = (&indices[within.clone()], &classes[within]);
         if run.is_contiguous() {

@@ -1,7 +1,7 @@
 //! What host and kernels exchange: the twin of `kernels/include/abi.cuh`, field by field.
 #![expect(unsafe_code, reason = "structures cross to the device as bytes")]
 
-use driftless_numerics::{DigestTable, RuleScalars};
+use driftless_numerics::{DigestTable, RuleScalars, StepClass};
 use std::slice;
 
 /// An address on the device; 0 is none.
@@ -283,6 +283,15 @@ const _: () = assert!(size_of::<Run>() == 48);
 const _: () = assert!(size_of::<Box>() == 56);
 const _: () = assert!(size_of::<ScatterResult>() == 32);
 const _: () = assert!(size_of::<DetectArgs>() == 19 * 8 + 6 * 4 + 96);
+
+/// A class as kernels write it.
+pub(super) const fn class_of(class: &u8) -> StepClass {
+    match class {
+        0 => StepClass::Unit,
+        1 => StepClass::Near,
+        _ => StepClass::Far,
+    }
+}
 
 #[cfg(test)]
 mod tests {

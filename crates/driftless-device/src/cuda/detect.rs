@@ -9,14 +9,14 @@ use super::abi::{
     Address, DETECT_COLLECT, DETECT_DIGEST, DETECT_DRAIN, DETECT_HALF_AWAY, DETECT_LIST, DETECT_UPDATE,
     DetectArgs, FillArgs, Part, PutArgs, bytes_of, bytes_of_mut,
 };
-use super::changes::CudaChanges;
+use super::changes::{CudaChanges, Listed};
 use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::{Parts, goes_whole};
 use crate::fit::{Part as Piece, check, parts_of};
 use crate::{BitsMut, ChangeList, ChangeSource, Classes, DetectOptions, Detected, DeviceError, Pending};
 use driftless_layout::{ParamMeta, SourceTensor};
-use driftless_numerics::{Cast, DigestKeys, MasterAudit, StepClass};
+use driftless_numerics::{Cast, DigestKeys, MasterAudit};
 use driftless_types::{Digest, Dtype};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -357,9 +357,9 @@ impl Pass<'_> {
     ) -> Result<Detected, DeviceError> {
         let at = |offset: usize| base + offset as u64;
         let count = usize::try_from(results.count).unwrap_or(usize::MAX);
-        let changes = CudaChanges::copied(self.device, gpu, at(window.indices), at(window.values), count)?;
-        let mut classes = vec![0u8; if self.classes == Classes::Listed { count } else { 0 }];
-        gpu.download(at(window.classes), &mut classes)?;
+        let classes = if self.classes == Classes::Listed { at(window.classes) } else { 0 };
+        let (indices, values) = (at(window.indices), at(window.values));
+        let changes = CudaChanges::copied(self.device, gpu, Listed { indices, values, classes, count })?;
         if self.replaces && self.publishes() {
             let args = PutArgs {
                 words: self.addresses.previous,
@@ -376,7 +376,7 @@ impl Pass<'_> {
             Pend::Collect => self.remember_whole_pieces(gpu, &results)?,
         }
         gpu.finish()?;
-        Ok(self.detected(results, changes, &classes))
+        Ok(self.detected(results, changes))
     }
 
     /// Pieces whose changes are not known are pending whole.
@@ -391,20 +391,14 @@ impl Pass<'_> {
         Ok(())
     }
 
-    fn detected(&self, results: Results, changes: CudaChanges, classes: &[u8]) -> Detected {
+    fn detected(&self, results: Results, changes: CudaChanges) -> Detected {
         let audit = |(piece, &unfit): (&Piece<'_>, &u32)| match (piece.dtype, unfit) {
             (Dtype::Fp32, _) => MasterAudit::Unknown,
             (Dtype::Bf16, 0) => MasterAudit::Fit,
             (Dtype::Bf16, _) => MasterAudit::Unfit,
         };
-        let class = |class: &u8| match class {
-            0 => StepClass::Unit,
-            1 => StepClass::Near,
-            _ => StepClass::Far,
-        };
         Detected {
             changes: ChangeList::Device(Arc::new(changes)),
-            classes: classes.iter().map(class).collect(),
             first_cell: self.tensor.pieces.first().map_or(0, |piece| piece.first_cell),
             cells: results.cells.as_chunks::<4>().0.iter().map(|&lanes| Digest(lanes)).collect(),
             bound_exceeded: results.exceeded.iter().map(|&code| exceeded(code)).collect(),

@@ -31,13 +31,13 @@ mod worker;
 pub use memory::{ExternalStream, MemoryUse};
 pub use probe::{Driver, probe};
 
-use crate::fit::FragmentFit;
+use crate::fit::{FragmentFit, check_classes};
 use crate::{
-    Buffer, ChangeList, ChangeSource, Changes, DetectOptions, Detected, Device, DeviceBuffer, DeviceError,
-    Element, ElementSet, Elements, ElementsMut, HOST, Scattered, UndoLog,
+    Buffer, ChangeList, ChangeSource, ClassedSet, Classes, DetectOptions, Detected, Device, DeviceBuffer,
+    DeviceError, Element, ElementSet, Elements, ElementsMut, HOST, Scattered, UndoLog,
 };
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
-use driftless_numerics::{Cast, DigestKeys, StepClass};
+use driftless_numerics::{Cast, DigestKeys};
 use driftless_types::{ChangeSet, Digest};
 use memory::CudaMemory;
 use std::path::PathBuf;
@@ -203,8 +203,8 @@ impl Device for CudaDevice {
     }
 
     fn remap(&self, changes: &[ChangeList], fragment: &Fragment) -> Result<ChangeSet, DeviceError> {
-        let mut sets = self.remap_fragments(changes, &[fragment])?;
-        Ok(sets.pop().unwrap_or(ChangeSet::Sparse { positions: Vec::new(), values: Vec::new() }))
+        let mut sets = self.remap_fragments(changes, &[fragment], Classes::LeftOut)?;
+        Ok(sets.pop().unwrap_or_default().into())
     }
 
     fn remap_all(
@@ -212,18 +212,17 @@ impl Device for CudaDevice {
         changes: &[ChangeList],
         fragments: &[&Fragment],
     ) -> Result<Vec<ChangeSet>, DeviceError> {
-        self.remap_fragments(changes, fragments)
+        let sets = self.remap_fragments(changes, fragments, Classes::LeftOut)?;
+        Ok(sets.into_iter().map(ChangeSet::from).collect())
     }
 
-    fn remap_classes(
+    fn remap_classed(
         &self,
         changes: &[ChangeList],
-        classes: &[Vec<StepClass>],
-        fragment: &Fragment,
-    ) -> Result<Vec<StepClass>, DeviceError> {
-        // Classes are on the host, and so are mapped there.
-        let changes = changes.iter().map(ChangeList::to_host).collect::<Result<Vec<Changes>, _>>()?;
-        crate::cpu::remap_classes(&changes.iter().collect::<Vec<_>>(), classes, fragment)
+        fragments: &[&Fragment],
+    ) -> Result<Vec<ClassedSet>, DeviceError> {
+        check_classes(changes)?;
+        self.remap_fragments(changes, fragments, Classes::Listed)
     }
 
     fn gather(

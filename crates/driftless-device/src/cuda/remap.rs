@@ -5,14 +5,14 @@
 use super::CudaDevice;
 use super::abi::{
     Address, Divisor, GATHER_FP32, GATHER_HALF_AWAY, GatherArgs, REMAP_ITEMS, RUN_RANGE_BYTES, RemapArgs,
-    Run, TensorChanges, bytes_of, bytes_of_mut,
+    Run, TensorChanges, bytes_of, bytes_of_mut, class_of,
 };
 use super::changes::CudaChanges;
 use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::narrow;
 use crate::fit::{Run as SourceRun, check_listable, runs_of, runs_within};
-use crate::{ChangeList, DeviceError, Elements};
+use crate::{ChangeList, ClassedSet, Classes, DeviceError, Elements};
 use driftless_layout::Fragment;
 use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Dtype, index_of};
@@ -46,6 +46,7 @@ struct Window {
     starts: usize,
     positions: usize,
     values: usize,
+    classes: Option<usize>,
     bytes: usize,
 }
 
@@ -55,7 +56,8 @@ impl CudaDevice {
         &self,
         changes: &[ChangeList],
         fragments: &[&Fragment],
-    ) -> Result<Vec<ChangeSet>, DeviceError> {
+        classes: Classes,
+    ) -> Result<Vec<ClassedSet>, DeviceError> {
         let lists = changes.iter().map(|list| CudaChanges::of(list, self)).collect::<Result<Vec<_>, _>>()?;
         let tensors: Vec<TensorChanges> = lists.iter().map(|list| tensor_changes(*list)).collect();
         let mut sets = Vec::with_capacity(fragments.len());
@@ -63,9 +65,9 @@ impl CudaDevice {
         while !rest.is_empty() {
             let (batch, taken) = Batch::take(rest, &tensors, self.worker().threads * REMAP_ITEMS)?;
             if batch.runs.is_empty() || batch.expected == 0 {
-                sets.extend((0..taken).map(|_| nothing()));
+                sets.extend((0..taken).map(|_| ClassedSet::default()));
             } else {
-                sets.extend(self.worker().run(|gpu| batch.run(gpu, &tensors))?);
+                sets.extend(self.worker().run(|gpu| batch.run(gpu, &tensors, classes))?);
             }
             rest = &rest[taken..];
         }
@@ -159,16 +161,12 @@ const fn form(dtype: Dtype, cast: Cast) -> u32 {
     }
 }
 
-fn nothing() -> ChangeSet {
-    ChangeSet::Sparse { positions: Vec::new(), values: Vec::new() }
-}
-
 fn tensor_changes(list: Option<&CudaChanges>) -> TensorChanges {
     use crate::DeviceChanges as _;
     list.map_or(TensorChanges { indices: 0, values: 0, classes: 0, count: 0 }, |list| TensorChanges {
         indices: list.indices(),
         values: list.values(),
-        classes: 0,
+        classes: list.class_codes(),
         count: list.count() as u64,
     })
 }
@@ -233,10 +231,15 @@ impl Batch {
         self.bounds.iter().map(|bound| bound / u64::from(self.tile_changes) + 1).sum::<u64>() + 1
     }
 
-    fn run(&self, gpu: &mut Gpu, tensors: &[TensorChanges]) -> Result<Vec<ChangeSet>, DeviceError> {
+    fn run(
+        &self,
+        gpu: &mut Gpu,
+        tensors: &[TensorChanges],
+        classes: Classes,
+    ) -> Result<Vec<ClassedSet>, DeviceError> {
         let mut capacity = self.expected;
         loop {
-            let window = self.window(tensors, capacity);
+            let window = self.window(tensors, capacity, classes);
             let base = gpu.window(window.bytes)?;
             self.start(gpu, &window, base, tensors, capacity)?;
             let mut starts = vec![0u64; self.runs.len() + 1];
@@ -255,7 +258,7 @@ impl Batch {
         }
     }
 
-    fn window(&self, tensors: &[TensorChanges], capacity: u64) -> Window {
+    fn window(&self, tensors: &[TensorChanges], capacity: u64, classes: Classes) -> Window {
         let mut layout = Layout::default();
         let (capacity, tiles) = (index_of(capacity), index_of(self.tiles()));
         let (ticket, tile_state) = (layout.room(4), layout.room(8 * tiles));
@@ -265,6 +268,7 @@ impl Batch {
         let entries = self.runs.len() + 1;
         let (ranges, starts) = (layout.room(RUN_RANGE_BYTES * entries), layout.room(8 * entries));
         let (positions, values) = (layout.room(4 * capacity), layout.room(2 * capacity));
+        let classes = (classes == Classes::Listed).then(|| layout.room(capacity));
         let bytes = layout.bytes();
         Window {
             ticket,
@@ -276,6 +280,7 @@ impl Batch {
             starts,
             positions,
             values,
+            classes,
             bytes,
         }
     }
@@ -301,7 +306,7 @@ impl Batch {
             starts: at(window.starts),
             positions: at(window.positions),
             values: at(window.values),
-            classes: 0,
+            classes: window.classes.map_or(0, at),
             capacity,
             run_count: narrow(self.runs.len()),
             tile_changes: self.tile_changes,
@@ -318,17 +323,22 @@ impl Batch {
         window: &Window,
         base: Address,
         starts: &[u64],
-    ) -> Result<Vec<ChangeSet>, DeviceError> {
+    ) -> Result<Vec<ClassedSet>, DeviceError> {
         let total = index_of(starts[self.runs.len()]);
         let (mut positions, mut values) = (vec![0u32; total], vec![0u16; total]);
         gpu.download(base + window.positions as u64, bytes_of_mut(&mut positions))?;
         gpu.download(base + window.values as u64, bytes_of_mut(&mut values))?;
+        let mut classes = vec![0u8; window.classes.map_or(0, |_| total)];
+        if let Some(from) = window.classes {
+            gpu.download(base + from as u64, &mut classes)?;
+        }
         let starts = std::iter::once(0).chain(self.ends.iter().copied()).map(|run| index_of(starts[run]));
         let starts: Vec<usize> = starts.collect();
         let set = |pair: &[usize]| {
             let of_fragment = pair[0]..pair[1];
+            let classes = classes.get(of_fragment.clone()).unwrap_or_default().iter().map(class_of).collect();
             let (positions, values) = (positions[of_fragment.clone()].to_vec(), values[of_fragment].to_vec());
-            ChangeSet::Sparse { positions, values }
+            ClassedSet { positions, values, classes }
         };
         Ok(starts.windows(2).map(set).collect())
     }

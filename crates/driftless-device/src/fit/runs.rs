@@ -1,8 +1,7 @@
 //! The source runs of a fragment, and what can be asked of them.
 
-use crate::{Changes, DeviceError};
+use crate::{ChangeList, Classes, DeviceError};
 use driftless_layout::{Fragment, SourceRun};
-use driftless_numerics::StepClass;
 use driftless_types::{Dtype, index_of};
 use std::ops::Range;
 
@@ -114,20 +113,18 @@ pub(crate) fn check_listable(fragment: &Fragment) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Whether there is a class for every change.
-pub(crate) fn check_classes(
-    changes: &[&Changes],
-    classes: &[Vec<StepClass>],
-    fragment: &Fragment,
-) -> Result<(), DeviceError> {
-    let lengths = |(changes, classes): (&&Changes, &Vec<StepClass>)| changes.indices.len() == classes.len();
-    if changes.len() != classes.len() || !changes.iter().zip(classes).all(lengths) {
-        let count = |lists: usize, all: usize| format!("{all} in {lists} tensors");
-        return Err(DeviceError::ChangeSet {
-            fragment: fragment.index,
-            found: count(classes.len(), classes.iter().map(Vec::len).sum()) + " classes",
-            expected: count(changes.len(), changes.iter().map(|list| list.indices.len()).sum()),
-        });
+/// Whether every list says of all its changes how far they moved.
+pub(crate) fn check_classes(changes: &[ChangeList]) -> Result<(), DeviceError> {
+    for list in changes {
+        let found = match list {
+            ChangeList::Host(changes) => changes.classes.as_ref().map_or(0, Vec::len),
+            ChangeList::Device(changes) if changes.classes() == Classes::LeftOut => 0,
+            ChangeList::Device(changes) => changes.count(),
+        };
+        if found != list.count() {
+            let (found, expected) = (found as u64, list.count() as u64);
+            return Err(DeviceError::Length { what: "the classes of a list", found, expected });
+        }
     }
     Ok(())
 }

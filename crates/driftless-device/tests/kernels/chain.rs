@@ -220,11 +220,10 @@ fn sync(grid: Grid, parameter: &Parameter, metas: &[ParamMeta], keys: &DigestKey
     let options = DetectOptions::default().with_classes();
     let found = detect(grid, &tensor, metas, inversion(&parameter.state, &rules), options, keys);
     let changes: &Changes = found.changes.on_host().expect("a list on the host");
-    let classes = found.classes.iter().map(|&class| class as u8).collect();
     let (fragments, cols) = (parameter.fragments(), parameter.meta.cols());
     let runs: Vec<Run> = fragments.iter().flat_map(runs_of).collect();
     let count = changes.indices.len();
-    let mut mapped = remap(grid, &[(changes.clone(), classes)], &runs, count);
+    let mut mapped = remap(grid, std::slice::from_ref(changes), &runs, count);
     for (index, fragment) in fragments.iter().enumerate() {
         let [first, end] = [index, index + 1].map(|run| mapped.starts[run] as usize);
         let (positions, values) = (&mut mapped.positions[first..end], &mut mapped.values[first..end]);

@@ -59,11 +59,15 @@ pub(crate) fn runs_of(fragment: &Fragment) -> Vec<Run> {
 }
 
 /// Changes at a density of one in `every`, of every class.
-fn changes(elements: u64, every: u64, rng: &mut Rng) -> (Changes, Vec<u8>) {
+fn changes(elements: u64, every: u64, rng: &mut Rng) -> Changes {
     let indices: Vec<u32> = (0..elements as u32).filter(|_| rng.below(every) == 0).collect();
     let values = indices.iter().map(|_| rng.word()).collect();
-    let classes = indices.iter().map(|_| rng.below(3) as u8).collect();
-    (Changes { indices, values }, classes)
+    let classes = indices.iter().map(|_| class_of(&(rng.below(3) as u8))).collect();
+    Changes { indices, values, classes: Some(classes) }
+}
+
+fn class_of(class: &u8) -> StepClass {
+    [StepClass::Unit, StepClass::Near, StepClass::Far][usize::from(*class)]
 }
 
 /// Positions, values and classes of all runs back to back, and where each run begins.
@@ -74,8 +78,11 @@ pub(crate) struct Remapped {
     pub(crate) starts: Vec<u64>,
 }
 
-pub(crate) fn remap(grid: Grid, lists: &[(Changes, Vec<u8>)], runs: &[Run], capacity: usize) -> Remapped {
-    let tensors = lists.iter().map(|(changes, classes)| TensorChanges {
+pub(crate) fn remap(grid: Grid, lists: &[Changes], runs: &[Run], capacity: usize) -> Remapped {
+    let bytes_of = |class: &StepClass| *class as u8;
+    let classes = lists.iter().flat_map(|changes| &changes.classes);
+    let classes: Vec<Vec<u8>> = classes.map(|classes| classes.iter().map(bytes_of).collect()).collect();
+    let tensors = lists.iter().zip(&classes).map(|(changes, classes)| TensorChanges {
         indices: changes.indices.as_ptr(),
         values: changes.values.as_ptr(),
         classes: classes.as_ptr(),
@@ -133,10 +140,7 @@ fn gp1_remapped_lists_are_those_of_every_fragment_in_order() {
         let all: Vec<_> = runs.concat();
         let room = all.iter().map(|run| (run.rows * run.cols.divisor) as usize).sum();
         let found = remap(grid, &lists, &all, room);
-        let host: Vec<ChangeList> = lists.iter().map(|(changes, _)| changes.clone().into()).collect();
-        let class_of = |&class: &u8| [StepClass::Unit, StepClass::Near, StepClass::Far][usize::from(class)];
-        let classes: Vec<Vec<StepClass>> =
-            lists.iter().map(|(_, classes)| classes.iter().map(class_of).collect()).collect();
+        let host: Vec<ChangeList> = lists.iter().cloned().map(ChangeList::from).collect();
         let (mut first_run, device) = (0, CpuDevice::new());
         for (fragment, runs) in fragments.iter().zip(&runs) {
             let ends = [first_run, first_run + runs.len()].map(|run| found.starts[run] as usize);
@@ -146,8 +150,9 @@ fn gp1_remapped_lists_are_those_of_every_fragment_in_order() {
             let ours = ChangeSet::Sparse { positions: positions.to_vec(), values: values.to_vec() };
             assert_eq!(ours, wanted, "{grid:?}, fragment {}", fragment.index);
             if !seed.is_multiple_of(3) {
-                let wanted = device.remap_classes(&host, &classes, fragment).expect("the fragment fits");
-                assert!(found.classes[ends[0]..ends[1]].iter().map(class_of).eq(wanted));
+                let wanted = device.remap_classed(&host, &[fragment]).expect("the fragment fits");
+                let ours = found.classes[ends[0]..ends[1]].iter().map(class_of);
+                assert!(ours.eq(wanted[0].classes.iter().copied()));
             }
         }
         // Half of the room holds the first half.

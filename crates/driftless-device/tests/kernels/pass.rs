@@ -228,14 +228,14 @@ impl Output {
     }
 
     /// The list, checked to end where it should.
-    fn list(mut self, capacity: usize, wants_classes: bool) -> (Self, usize) {
+    fn list(mut self, capacity: usize) -> (Self, usize) {
         let written = capacity.min(self.count as usize);
         let rest = self.indices[written..].iter().zip(&self.values[written..]);
         let is_untouched = rest.zip(&self.classes[written..]).all(|((&i, &v), &c)| (i, v, c) == UNWRITTEN);
         assert!(is_untouched, "nothing is written beyond the list");
         self.indices.truncate(written);
         self.values.truncate(written);
-        self.classes.truncate(if wants_classes { written } else { 0 });
+        self.classes.truncate(written);
         (self, written)
     }
 }
@@ -296,7 +296,7 @@ pub(crate) fn detect_within(
         launch(&kind.kernel, grid, &args);
     }
     let count = output.count as usize;
-    let (output, written) = output.list(capacity, classes == Classes::Listed);
+    let (output, written) = output.list(capacity);
     if is_snapshot && flags & DETECT_LIST != 0 && count <= capacity {
         let (indices, values) = (output.indices.as_ptr(), output.values.as_ptr());
         launch(
@@ -308,7 +308,7 @@ pub(crate) fn detect_within(
     if let Some(set) = pending {
         settle(grid, set, flags, &planned.parts, &output.exceeded);
     }
-    (found(tensor, params, output), count)
+    (found(tensor, params, output, classes), count)
 }
 
 /// Detects with the kernels, with room for everything.
@@ -339,7 +339,7 @@ fn settle(grid: Grid, set: &mut Bitset, flags: u32, parts: &[Part], exceeded: &[
     }
 }
 
-fn found(tensor: &SourceTensor, params: &[ParamMeta], output: Output) -> Detected {
+fn found(tensor: &SourceTensor, params: &[ParamMeta], output: Output, classes: Classes) -> Detected {
     let exceeded = |&code: &u32| match code {
         0 => None,
         1 => Some(f32::NAN),
@@ -351,9 +351,9 @@ fn found(tensor: &SourceTensor, params: &[ParamMeta], output: Output) -> Detecte
         _ => MasterAudit::Unfit,
     };
     let class = |&class: &u8| [StepClass::Unit, StepClass::Near, StepClass::Far][usize::from(class)];
+    let classes = (classes == Classes::Listed).then(|| output.classes.iter().map(class).collect());
     Detected {
-        changes: Changes { indices: output.indices, values: output.values }.into(),
-        classes: output.classes.iter().map(class).collect(),
+        changes: Changes { indices: output.indices, values: output.values, classes }.into(),
         first_cell: tensor.pieces.first().map_or(0, |piece| piece.first_cell),
         cells: output.cells.as_chunks::<4>().0.iter().map(|&lanes| Digest(lanes)).collect(),
         bound_exceeded: output.exceeded.iter().map(exceeded).collect(),

@@ -4,7 +4,7 @@
 
 use driftless_device::{ChangeSource, Changes, Detected, PieceRule};
 use driftless_layout::{Box2, ParamMeta, Piece, SourceTensor};
-use driftless_numerics::{Cast, Family, GroupStep, Hyperparameters, Rule};
+use driftless_numerics::{Cast, Family, GroupStep, Hyperparameters, Rule, StepClass};
 use driftless_types::{Dtype, Fqn, ParamId, RunId, Shape};
 
 /// The run of every test.
@@ -119,6 +119,11 @@ pub(crate) fn masters(tensor: &SourceTensor) -> State {
 /// What a pass on the host has listed.
 pub(crate) fn listed(found: &Detected) -> &Changes {
     found.changes.on_host().expect("a list on the host")
+}
+
+/// How far each of them has moved.
+pub(crate) fn classes(found: &Detected) -> &[StepClass] {
+    listed(found).classes.as_deref().expect("classes that were asked for")
 }
 
 /// The optimizer's own state as a source.

@@ -7,9 +7,8 @@ use crate::Shared;
 use crate::binding::SenderBinding;
 use bytes::Bytes;
 use driftless_codec::{CodecError, LogChanges, LogSectionPlan, LogSectionStart, StepKnowledge};
-use driftless_device::{DeviceError, Elements, Lent};
+use driftless_device::{ClassedSet, Classes, DeviceError, Elements, Lent};
 use driftless_layout::Fragment;
-use driftless_numerics::StepClass;
 use driftless_proto::log::{Task, TaskKind};
 use driftless_types::{ChangeSet, Digest, Version, index_of};
 use thiserror::Error;
@@ -97,16 +96,15 @@ impl RankPart<'_> {
 
     /// The changes of those fragments that do not go whole, in order.
     fn sparse(&self, fragments: &[Fragment]) -> Result<Vec<Sparse>, Unwritten> {
-        let Values::Changes { changes, classes } = &self.patch.values else { return Ok(Vec::new()) };
+        let Values::Changes(changes) = &self.patch.values else { return Ok(Vec::new()) };
         let is_listed = |fragment: &&Fragment| !self.patch.kept.contains_key(&fragment.index);
         let listed: Vec<&Fragment> = fragments.iter().filter(is_listed).collect();
-        let sets = self.shared.device.remap_all(changes, &listed)?;
-        let classes_of = |fragment: &&Fragment| match classes {
-            None => Ok(None),
-            Some(classes) => self.shared.device.remap_classes(changes, classes, fragment).map(Some),
-        };
-        let classes: Vec<_> = listed.iter().map(classes_of).collect::<Result<_, DeviceError>>()?;
-        Ok(sets.into_iter().zip(classes).map(|(set, classes)| Sparse { set, classes }).collect())
+        let device = &self.shared.device;
+        if changes.iter().all(|list| list.classes() == Classes::Listed) {
+            let sets = device.remap_classed(changes, &listed)?;
+            return Ok(sets.into_iter().map(Sparse::Classed).collect());
+        }
+        Ok(device.remap_all(changes, &listed)?.into_iter().map(Sparse::Plain).collect())
     }
 
     fn add_sparse(
@@ -115,11 +113,16 @@ impl RankPart<'_> {
         changes: &Sparse,
         blobs: &mut Blobs<'_, '_>,
     ) -> Result<(), Unwritten> {
-        let ChangeSet::Sparse { positions, values } = &changes.set else { return Err(Unwritten::Gone) };
+        let (positions, values, knowledge) = match changes {
+            Sparse::Classed(set) => (&set.positions, &set.values, StepKnowledge::Classes(&set.classes)),
+            Sparse::Plain(ChangeSet::Sparse { positions, values }) => {
+                (positions, values, StepKnowledge::Nothing)
+            }
+            Sparse::Plain(ChangeSet::All(_)) => return Err(Unwritten::Gone),
+        };
         if positions.is_empty() {
             return Ok(());
         }
-        let knowledge = changes.classes.as_deref().map_or(StepKnowledge::Nothing, StepKnowledge::Classes);
         blobs.add(&self.start(fragment)?, LogChanges::Sparse { positions, values, knowledge })
     }
 
@@ -146,9 +149,10 @@ impl RankPart<'_> {
 }
 
 /// The changes of one fragment.
-struct Sparse {
-    set: ChangeSet,
-    classes: Option<Vec<StepClass>>,
+enum Sparse {
+    /// Nothing is known of how far they moved.
+    Plain(ChangeSet),
+    Classed(ClassedSet),
 }
 
 /// Sections back to back, cut into blobs.

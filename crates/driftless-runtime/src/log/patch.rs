@@ -8,7 +8,7 @@ use driftless_device::{
     PieceDiff,
 };
 use driftless_layout::{Fragment, SenderPlan};
-use driftless_numerics::{Cast, StepClass};
+use driftless_numerics::Cast;
 use driftless_types::{ChangeSet, Digest, ParamId, Version, index_of};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -33,13 +33,9 @@ pub(crate) struct LogPatch {
 /// The values of a patch.
 #[derive(Clone, Debug)]
 pub(crate) enum Values {
-    /// Per source tensor the elements that may have changed.
-    Changes {
-        /// The elements.
-        changes: Arc<Vec<ChangeList>>,
-        /// How far each has moved from exactly the version that the stream holds, where that is known.
-        classes: Option<Arc<Vec<Vec<StepClass>>>>,
-    },
+    /// Per source tensor the elements that may have changed; with how far each has moved from exactly the version that
+    /// the stream holds, if that is known.
+    Changes(Arc<Vec<ChangeList>>),
     /// Every element, out of `kept`.
     Kept,
     /// Every element, out of the trainer's weights while they stand still.
@@ -82,18 +78,11 @@ impl RankLog {
     }
 }
 
-/// What the pass over a step found, for the log.
-pub(crate) struct Step<'a> {
-    /// The patch for the replicas.
-    pub(crate) patch: &'a Patch,
-    /// Per source tensor how far each of the patch's changes has moved.
-    pub(crate) classes: Vec<Vec<StepClass>>,
-}
-
-/// Called once per step and rank while the weights stand still: makes the patch that was asked for, or remembers.
-pub(crate) fn conclude(shared: &Shared, binding: &SenderBinding, asked: LogStep, step: Step<'_>) {
+/// Called once per step and rank while the weights stand still, with the patch for the replicas: makes the patch that was
+/// asked for, or remembers.
+pub(crate) fn conclude(shared: &Shared, binding: &SenderBinding, asked: LogStep, patch: &Patch) {
     let Some(log) = shared.log() else { return };
-    if let Err(error) = try_conclude(shared, log, binding, asked, step) {
+    if let Err(error) = try_conclude(shared, log, binding, asked, patch) {
         // The replicas' patch is made, and must not be made twice. The log goes without, and on with an anchor.
         error!(sender = %binding.id, %error, "no patch for the log");
         // LG-5: what this rank would have added to its list is not known any more, so its next patch is whole.
@@ -109,18 +98,17 @@ fn try_conclude(
     log: &LogTarget,
     binding: &SenderBinding,
     asked: LogStep,
-    step: Step<'_>,
+    patch: &Patch,
 ) -> Result<(), DeviceError> {
     let mut rank = log.rank(binding.id);
     match asked {
         LogStep::Absent => {}
-        LogStep::Remember => remember(shared, binding, &mut rank, step.patch)?,
+        LogStep::Remember => remember(shared, binding, &mut rank, patch)?,
         // A detection that is done again after its actor died finds the patch that it left.
-        LogStep::Make(_)
-            if rank.patch.as_ref().is_some_and(|made| made.version == step.patch.range.version) => {}
+        LogStep::Make(_) if rank.patch.as_ref().is_some_and(|made| made.version == patch.range.version) => {}
         LogStep::Make(lineage) => {
-            let patch = make(shared, log, binding, &mut rank, lineage, step)?;
-            rank.patch = Some(Arc::new(patch));
+            let made = make(shared, log, binding, &mut rank, lineage, patch)?;
+            rank.patch = Some(Arc::new(made));
             rank.since = None;
         }
     }
@@ -178,9 +166,8 @@ fn make(
     binding: &SenderBinding,
     rank: &mut RankLog,
     lineage: Lineage,
-    step: Step<'_>,
+    patch: &Patch,
 ) -> Result<LogPatch, DeviceError> {
-    let Step { patch, classes } = step;
     let listed = patch.changes.iter().map(|changes| changes.count() as u64).sum();
     let is_sparse = patch.knows_changes()
         && !matches!(rank.since, Some(Since::Everything))
@@ -188,17 +175,14 @@ fn make(
     if lineage == Lineage::Anchor || !is_sparse {
         return whole(shared, log, binding, patch.range.version, patch.cast, &patch.cells);
     }
-    let (values, dense) = match &mut rank.since {
+    let (changes, dense) = match &mut rank.since {
         Some(Since::Some { bits, whole }) => {
-            let changes = Arc::new(merged(shared, binding, bits, patch)?);
-            // LG-5: over several steps a unit step may be two, so nothing is said of how far anything moved.
-            (Values::Changes { changes, classes: None }, &*whole | &patch.dense)
+            let dense = &*whole | &patch.dense;
+            (merged(shared, binding, bits, patch)?, dense)
         }
-        _ => {
-            let changes = Arc::new(patch.changes.clone());
-            (Values::Changes { changes, classes: Some(Arc::new(classes)) }, patch.dense.clone())
-        }
+        _ => (patch.changes.clone(), patch.dense.clone()),
     };
+    let values = Values::Changes(Arc::new(changes));
     let kept = gather(shared, binding, log_fragments(log, binding), patch.cast, |fragment| {
         dense.contains(&fragment.param)
     })?;
@@ -249,7 +233,8 @@ fn gather(
 }
 
 /// The changes of this step and of all that were remembered, with the bits that are there now: one more pass, over a
-/// step that changed nothing more.
+/// step that changed nothing more. LG-5: over several steps a unit step may be two, so nothing is said of how far
+/// anything moved.
 fn merged(
     shared: &Shared,
     binding: &SenderBinding,

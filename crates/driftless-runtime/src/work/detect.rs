@@ -49,7 +49,7 @@ pub(crate) fn detect(
     // Unknown until the pass has looked at every master.
     state.audited.clear();
     let cast = step.params.family.cast();
-    let mut detected = pass(shared, binding, plan, &verdicts, state, step, cancel)?;
+    let detected = pass(shared, binding, plan, &verdicts, state, step, cancel)?;
     state.audited = audited(plan, &detected);
     state.snapshot_state = SnapshotState::Clean;
     let mut dense = lanes_that_go_whole(shared, plan, &verdicts);
@@ -61,11 +61,10 @@ pub(crate) fn detect(
         _ => Knowledge::Changes,
     };
     state.steps_taken = steps_after(shared, plan, step);
-    let classes = detected.iter_mut().map(|detected| std::mem::take(&mut detected.classes)).collect();
     let found = Found { detected, dense, knowledge, gates, cast };
     let gates = pending::conclude(shared, binding, state, found, next)?;
     if let Some(patch) = binding.patch().filter(|patch| Some(patch.range.version) == step.version()) {
-        log::conclude(shared, binding, step.log, log::Step { patch: &patch, classes });
+        log::conclude(shared, binding, step.log, &patch);
     }
     binding.clear_masks();
     Ok(gates)
