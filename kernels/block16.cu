@@ -6,7 +6,8 @@
 // outside of the body and writes nothing outside of the lists, whatever the body says.
 #include "types.cuh"
 #include "abi.cuh"
-#include "scan.cuh"
+#include "threads.cuh"
+#include "search.cuh"
 
 constexpr u32 LG_ELEMENTS = 16;
 constexpr u64 ELEMENTS = 1u << LG_ELEMENTS;
@@ -61,32 +62,18 @@ KERNEL __launch_bounds__(MAX_THREADS) driftless_block16_decode(ARGS(Block16Args)
     }
 }
 
-// How many of rising positions are below `bound`.
-DEVICE u32 positions_below(const Block16Args& args, u64 bound) {
-    u32 low = 0, high = u32(args.nnz);
-    while (low < high) {
-        const u32 half = low + (high - low) / 2;
-        if (args.positions[half] < bound) {
-            low = half + 1;
-        } else {
-            high = half;
-        }
-    }
-    return low;
-}
-
-// The directory of a body that is to be written: positions rise strictly and lie below `n`.
+// The directory of a body that is to be written, a thread per entry: positions rise strictly and lie below `n`.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_block16_directory(ARGS(Block16Args) args) {
-    const u64 stride = u64(gridDim.x) * blockDim.x;
-    for (u64 block = u64(blockIdx.x) * blockDim.x + threadIdx.x; block <= blocks_of(args.n); block += stride) {
-        directory_of(args)[block] = positions_below(args, block << LG_ELEMENTS);
+    const u64 stride = item_stride();
+    for (u64 block = first_item(); block <= blocks_of(args.n); block += stride) {
+        directory_of(args)[block] = count_below(args.positions, u32(args.nnz), block << LG_ELEMENTS);
     }
 }
 
-// The blocks of the body, behind its directory.
+// The blocks of the body, behind its directory, a thread per change: its block's directory entry says where it goes.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_block16_encode(ARGS(Block16Args) args) {
-    const u64 stride = u64(gridDim.x) * blockDim.x;
-    for (u64 i = u64(blockIdx.x) * blockDim.x + threadIdx.x; i < args.nnz; i += stride) {
+    const u64 stride = item_stride();
+    for (u64 i = first_item(); i < args.nnz; i += stride) {
         const u32 position = args.positions[i];
         const u32* const place = directory_of(args) + (position >> LG_ELEMENTS);
         const u32 first = place[0], count = place[1] - first;

@@ -7,7 +7,7 @@
 #include "types.cuh"
 #include "abi.cuh"
 #include "digest.cuh"
-#include "scan.cuh"
+#include "threads.cuh"
 
 constexpr u32 ROUND_WORDS = 128;
 constexpr u32 LANE_WORDS = 4;
@@ -66,6 +66,8 @@ DEVICE Lanes lane_sum(const RehashArgs& args, const SharedFactors& factors, cons
     return sums;
 }
 
+// Stripes go to warps a grid apart. A row of c words that begins anywhere in a block lies in at most c / 1024, rounded up,
+// and one block; stripes beyond its end are empty.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_rehash(ARGS(RehashArgs) args) {
     SHARED(RehashShared, shared);
     load_factors(shared.factors, args.table);

@@ -5,7 +5,8 @@
 #include "types.cuh"
 #include "abi.cuh"
 #include "bf16.cuh"
-#include "scan.cuh"
+#include "box.cuh"
+#include "threads.cuh"
 
 // The last run that begins at or before a position.
 DEVICE u32 run_at(const GatherArgs& args, u32 position) {
@@ -22,8 +23,8 @@ DEVICE u32 run_at(const GatherArgs& args, u32 position) {
 }
 
 KERNEL __launch_bounds__(MAX_THREADS) driftless_gather(ARGS(GatherArgs) args) {
-    const u64 stride = u64(gridDim.x) * blockDim.x;
-    for (u64 position = u64(blockIdx.x) * blockDim.x + threadIdx.x; position < args.count; position += stride) {
+    const u64 stride = item_stride();
+    for (u64 position = first_item(); position < args.count; position += stride) {
         const Run& run = args.runs[run_at(args, u32(position))];
         const u32 offset = u32(position) - run.position;
         const u32 row = divided(offset, run.cols), col = offset - row * run.cols.divisor;

@@ -1,27 +1,20 @@
 // Sorted source indices into row-major positions of the fragments that hold them, for all fragments in one pass.
 // The twin of `crates/driftless-device/src/cpu/remap.rs`.
 //
+// In: per tensor the list that `detect` made; runs, the rows of a fragment in a tensor, fragment by fragment and by rising
+// position. Out: one list of positions, values and classes, run after run, and where each run begins in it (`starts`).
+//
 // `driftless_remap_plan`, one block, finds where each run's changes may lie in its tensor's list, and counts tiles.
 // `driftless_remap` takes tiles by ticket, drops what lies between the rows of its run, and compacts in order (GP-1).
 #include "types.cuh"
 #include "abi.cuh"
+#include "threads.cuh"
+#include "box.cuh"
+#include "search.cuh"
 #include "scan.cuh"
 
+// What `starts` says at its end until the last tile has been remapped: if `tile_state` has no room for all, for ever.
 constexpr u64 NO_ROOM = ~0ull;
-
-// How many of rising indices are below `bound`.
-DEVICE u32 count_below(const u32* indices, u32 count, u64 bound) {
-    u32 low = 0, high = count;
-    while (low < high) {
-        const u32 half = low + (high - low) / 2;
-        if (indices[half] < bound) {
-            low = half + 1;
-        } else {
-            high = half;
-        }
-    }
-    return low;
-}
 
 DEVICE RunRange range_of(const RemapArgs& args, const Run& run) {
     const TensorChanges& tensor = args.tensors[run.tensor];
@@ -50,6 +43,7 @@ DEVICE u32 exclusive_in_block(PlanShared& shared, u32 value, u32& total) {
     return mine + before;
 }
 
+// A thread per run. Launched as one block: the tiles of all runs before one are a single running sum.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_remap_plan(ARGS(RemapArgs) args) {
     SHARED(PlanShared, shared);
     u32 tiles_done = 0;
@@ -86,30 +80,12 @@ struct RemapShared {
     u32 tiles;
 };
 
-// The last run that begins at or before a tile: one warp, 32 probes a round.
-DEVICE u32 run_of(const RemapArgs& args, u32 tile) {
-    u32 low = 0, high = args.run_count;
-    while (high - low > 1) {
-        const u32 step = (high - low + WARP_LANES - 1) / WARP_LANES;
-        const u32 probe = low + lane_of() * step;
-        const bool is_before = probe < high && args.ranges[probe].first_tile <= tile;
-        const u32 last = 31 - u32(__clz(i32(__ballot_sync(WARP, is_before))));
-        low += last * step;
-        high = low + step < high ? low + step : high;
-    }
-    return low;
-}
-
 // Takes a ticket and finds its run: one warp.
 DEVICE void take_run_tile(const RemapArgs& args, RemapShared& shared) {
-    u32 tile = 0;
-    if (lane_of() == 0) {
-        tile = atomicAdd(args.ticket, 1u);
-    }
-    tile = __shfl_sync(WARP, tile, 0);
+    const u32 tile = take_ticket(args.ticket);
     const u32 tiles = args.ranges[args.run_count].first_tile;
     const bool exists = tile < tiles && tiles <= args.tile_capacity;
-    const u32 run = exists ? run_of(args, tile) : 0;
+    const u32 run = exists ? owner_of_tile(args.ranges, args.run_count, tile) : 0;
     if (lane_of() == 0) {
         shared.tiles = exists ? tiles : 0;
         shared.tile = tile;
@@ -129,32 +105,6 @@ DEVICE bool position_of(const Run& run, u32 index, u32& position) {
     return col < run.cols.divisor;
 }
 
-// How many changes lie before those of this warp: all threads of the block.
-DEVICE u64 place_of_warp_in_lists(const RemapArgs& args, RemapShared& shared, u32 of_this_warp) {
-    if (lane_of() == 0) {
-        shared.warp_counts[warp_of()] = of_this_warp;
-    }
-    __syncthreads();
-    if (warp_of() == 0) {
-        u32 tile_total;
-        const u32 of_warp = lane_of() < blockDim.x / WARP_LANES ? shared.warp_counts[lane_of()] : 0;
-        const u32 before_warp = exclusive_in_warp(of_warp, tile_total);
-        const u64 before = look_back(args.tile_state, shared.tile, tile_total);
-        shared.warp_counts[lane_of()] = before_warp;
-        if (lane_of() == 0) {
-            shared.before = before;
-            if (shared.tile == shared.range.first_tile) {
-                args.starts[shared.run_index] = before;
-            }
-            if (shared.tile == shared.tiles - 1) {
-                args.starts[args.run_count] = before + tile_total;
-            }
-        }
-    }
-    __syncthreads();
-    return shared.before + shared.warp_counts[warp_of()];
-}
-
 // A warp has 128 consecutive changes, each lane one of 32 at a time.
 DEVICE void remap_tile(const RemapArgs& args, RemapShared& shared) {
     const TensorChanges& tensor = args.tensors[shared.run.tensor];
@@ -169,7 +119,15 @@ DEVICE void remap_tile(const RemapArgs& args, RemapShared& shared) {
         inside[item] = __ballot_sync(WARP, is_inside);
         count += u32(__popc(inside[item]));
     }
-    u64 place = place_of_warp_in_lists(args, shared, count);
+    const auto note_starts = [&](u64 before_tile, u32 tile_total) {
+        if (shared.tile == shared.range.first_tile) {
+            args.starts[shared.run_index] = before_tile;
+        }
+        if (shared.tile == shared.tiles - 1) {
+            args.starts[args.run_count] = before_tile + tile_total;
+        }
+    };
+    u64 place = place_of_warp(shared, args.tile_state, shared.tile, count, note_starts);
 #pragma unroll
     for (u32 item = 0; item < REMAP_ITEMS; ++item) {
         const u64 mine = place + u32(__popc(inside[item] & lanes_below(lane_of())));
@@ -185,6 +143,7 @@ DEVICE void remap_tile(const RemapArgs& args, RemapShared& shared) {
     }
 }
 
+// Blocks take tiles of runs by ticket until none is left, or at once if they are more than `tile_state` has room for.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_remap(ARGS(RemapArgs) args) {
     SHARED(RemapShared, shared);
     for (;;) {

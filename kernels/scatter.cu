@@ -3,22 +3,20 @@
 //
 // - **GP-3 (no write on a fault).** `driftless_scatter_check` looks at every position first and notes a fault in the
 //   result; the writers, behind it on the same stream, then do nothing. A bad position never becomes a device assert.
+// In: a change set (positions in the box and new words), or all words of a box. Out: the weights; the old words, by
+// which `undo` and `undo_all` bring them back; how many elements changed, and the digest of the new words less the old.
+// Threads take changes a grid apart, or eight words that one load and store move where all is aligned.
+//
 // Positions of a change set are distinct, so threads write in any order, and old words need no order either (DV-2).
 #include "types.cuh"
 #include "abi.cuh"
 #include "box.cuh"
 #include "digest.cuh"
-#include "scan.cuh"
+#include "threads.cuh"
 
 constexpr u32 WORDS_PER_LOAD = 8;
 
-DEVICE u64 first_item() {
-    return u64(blockIdx.x) * blockDim.x + threadIdx.x;
-}
-DEVICE u64 item_stride() {
-    return u64(gridDim.x) * blockDim.x;
-}
-
+// The worst that is wrong with any position, as a number: all threads may be the one that finds it.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_scatter_check(ARGS(ScatterArgs) args) {
     const u64 elements = elements_of(args.box);
     u32 fault = 0;
@@ -68,6 +66,7 @@ DEVICE void add_block(ScatterShared& shared, ScatterResult* result, const Sums& 
     }
 }
 
+// Writes the changes. Only words that differ change the digest and the count.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_scatter(ARGS(ScatterArgs) args) {
     SHARED(ScatterShared, shared);
     // GP-3: the check has run to its end.
@@ -90,6 +89,7 @@ KERNEL __launch_bounds__(MAX_THREADS) driftless_scatter(ARGS(ScatterArgs) args) 
     add_block(shared, args.result, sums);
 }
 
+// Brings back what `driftless_scatter` kept: each position has one old word, so that the order is anybody's.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_undo(ARGS(ScatterArgs) args) {
     if (args.result->fault != 0) {
         return;
@@ -183,6 +183,7 @@ KERNEL __launch_bounds__(MAX_THREADS) driftless_scatter_all(ARGS(ScatterArgs) ar
     add_block(shared, args.result, sums);
 }
 
+// Brings back what `driftless_scatter_all` kept, word by word.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_undo_all(ARGS(ScatterArgs) args) {
     const u64 words = args.count * args.words_each;
     for (u64 k = first_item(); k < words; k += item_stride()) {

@@ -1,4 +1,5 @@
-// BF16 bit patterns: the twin of `driftless-numerics/src/bf16.rs`, in its order and by its names.
+// BF16 bit patterns: the twin of `crates/driftless-numerics/src/bf16.rs`, line by line.
+// `middle`, `bf16_bits`, `edges_of`, `widen`, `key_of` and `unkey` are its `middle`, `bits`, `edges`, `widen`, `key` and `unkey`.
 #pragma once
 #include "types.cuh"
 
@@ -71,7 +72,7 @@ DEVICE bool edges_around(Cast cast, float x, u32 steps, CellEdges& edges) {
     return true;
 }
 
-// Whether a master is +0.0 or at least 2^-124 in magnitude: the twin of `audit.rs`.
+// Whether a master is +0.0 or at least 2^-124 in magnitude: the twin of `is_fit` in `crates/driftless-numerics/src/audit.rs`.
 DEVICE bool is_fit(float x) {
     const u32 bits = __float_as_uint(x);
     return (bits == 0) | ((bits & ~SIGN) >= (3u << 23));

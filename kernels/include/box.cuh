@@ -1,7 +1,13 @@
-// Where the elements of a box lie, in its tensor and in its parameter: the twin of `cpu/spans.rs` and of `Target`.
+// Where the elements of a box lie, in its tensor and in its parameter: the twin of `Target` and `Area` in
+// `crates/driftless-device/src/fit`.
 #pragma once
 #include "abi.cuh"
-#include "scan.cuh"
+
+// n / by.divisor: a multiplication and shifts, for a divisor that is known on the host.
+DEVICE u32 divided(u32 n, const Divisor& by) {
+    const u32 high = __umulhi(n, by.multiplier);
+    return (high + ((n - high) >> by.shift_one)) >> by.shift_two;
+}
 
 struct Spot {
     // Element of the tensor, and canonical flat index.

@@ -1,4 +1,4 @@
-// The element digest: the twin of `driftless-numerics/src/digest.rs`.
+// The element digest: the twin of `crates/driftless-numerics/src/digest.rs`.
 //
 // D_l = sum over words i of s_l(p, i / 1024) * k_l[i % 1024] * sext(word_i) mod 2^32, l = 0..3.
 #pragma once
@@ -63,6 +63,7 @@ DEVICE void add_warp(u32* digest, const Lanes& sums) {
 #pragma unroll
     for (u32 l = 0; l < 4; ++l) {
         const u32 sum = __reduce_add_sync(WARP, sums.lane[l]);
+        // Not `lane_of() == l`: for that NVRTC 13.0 writes 24 instructions more.
         if ((threadIdx.x & 31u) == l && sum != 0) {
             atomicAdd(digest + l, sum);
         }

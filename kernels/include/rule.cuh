@@ -1,4 +1,6 @@
-// The certified rule on one element: the twin of `driftless-numerics/src/rule/{judge,quick}.rs` and `src/family/*.rs`.
+// The certified rule on one element, line by line as in `crates/driftless-numerics/src`: families as in `family/*.rs`, the
+// exact test as in `rule/judge.rs`, the cheap one as in `rule/quick.rs`. What those compute from the settings of a step
+// comes here as numbers (`rule/lowered.rs`).
 //
 // Every operation is FP32, to nearest, rounds once, in the order written, and is spelled so that no compiler contracts it.
 // A family is a structure of static functions, so that each kernel is a loop of its own without a branch on the family.
@@ -39,6 +41,7 @@ struct AdamFamily {
     }
 };
 
+// What a family adds: the way back over one step, `y` before the step given its update `q`; `family/torch.rs` and so on.
 struct Torch : AdamFamily<Cast::NearestEven> {
     DEVICE float replay(const RuleScalars& s, float y, float q) {
         return __fsub_rn(__fmul_rn(s.keep[0], y), q);
@@ -93,6 +96,7 @@ struct UndecayedFamily : AdamFamily<CAST> {
 struct Undecayed : UndecayedFamily<Cast::NearestEven> {};
 struct UndecayedHalfAway : UndecayedFamily<Cast::HalfAway> {};
 
+// Two steps down: whatever an order of evaluation rounds differently is one float at the decay and one at the end.
 struct Agnostic : AdamFamily<Cast::NearestEven> {
     DEVICE float update_error(const RuleScalars& s, float x, float u) {
         const float of_update = __fmul_rn(s.unknown_update, magnitude_of(u));

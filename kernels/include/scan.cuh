@@ -4,28 +4,11 @@
 // first says how many it has (AGGREGATE), then looks back over its predecessors until one knows how many came before
 // (PREFIX), and says so itself.
 #pragma once
-#include "types.cuh"
+#include "threads.cuh"
 
 constexpr u64 STATE_AGGREGATE = 1ull << 62;
 constexpr u64 STATE_PREFIX = 2ull << 62;
 constexpr u64 STATE_VALUE = (1ull << 62) - 1;
-
-DEVICE u32 lane_of() {
-    return threadIdx.x & 31u;
-}
-DEVICE u32 warp_of() {
-    return threadIdx.x >> 5;
-}
-DEVICE u32 lanes_below(u32 lane) {
-    return (1u << lane) - 1u;
-}
-
-// n / d for a divisor known on the host.
-template <class Divisor>
-DEVICE u32 divided(u32 n, const Divisor& by) {
-    const u32 high = __umulhi(n, by.multiplier);
-    return (high + ((n - high) >> by.shift_one)) >> by.shift_two;
-}
 
 DEVICE u64 read_state(u64* place) {
     return atomicAdd(place, u64(0));
@@ -68,7 +51,9 @@ DEVICE u64 look_back(u64* states, u32 tile, u32 aggregate) {
         const bool exists = lane < next;
         const u64 state = exists ? read_state(states + (next - 1 - lane)) : STATE_PREFIX;
         const u32 prefixes = __ballot_sync(WARP, (state & STATE_PREFIX) != 0);
+        // The nearest prefix and all between it and this tile: its lowest bit, and the bits below.
         const u32 needed = prefixes ? 2u * (prefixes & (0u - prefixes)) - 1u : WARP;
+        // One of them has not said anything yet: ask again.
         if (needed & ~__ballot_sync(WARP, state >> 62 != 0)) {
             PAUSE();
             continue;
@@ -88,4 +73,38 @@ DEVICE u64 look_back(u64* states, u32 tile, u32 aggregate) {
         write_state(states + tile, STATE_PREFIX | (before + aggregate));
     }
     return before;
+}
+
+// The next tile of a launch: one whole warp. Tickets rise in the order in which blocks ask, which is why whoever is
+// waited for has been started.
+DEVICE u32 take_ticket(u32* ticket) {
+    u32 taken = 0;
+    if (lane_of() == 0) {
+        taken = atomicAdd(ticket, 1u);
+    }
+    return __shfl_sync(WARP, taken, 0);
+}
+
+// GP-1: how many changes of all tiles lie before those of this warp, which has `of_this_warp`. All threads of the block
+// come here, once per tile. One thread calls `note(before_tile, tile_total)`.
+// `shared` has `warp_counts`, a word per warp, and `before`.
+template <class Shared, class Note>
+DEVICE u64 place_of_warp(Shared& shared, u64* tile_states, u32 tile, u32 of_this_warp, const Note& note) {
+    if (lane_of() == 0) {
+        shared.warp_counts[warp_of()] = of_this_warp;
+    }
+    __syncthreads();
+    if (warp_of() == 0) {
+        u32 tile_total;
+        const u32 of_warp = lane_of() < blockDim.x / WARP_LANES ? shared.warp_counts[lane_of()] : 0;
+        const u32 before_warp = exclusive_in_warp(of_warp, tile_total);
+        const u64 before_tile = look_back(tile_states, tile, tile_total);
+        shared.warp_counts[lane_of()] = before_warp;
+        if (lane_of() == 0) {
+            shared.before = before_tile;
+            note(before_tile, tile_total);
+        }
+    }
+    __syncthreads();
+    return shared.before + shared.warp_counts[warp_of()];
 }

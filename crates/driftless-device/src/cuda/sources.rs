@@ -29,13 +29,19 @@ impl Kernel {
 }
 
 /// What the files include, by name.
-pub(super) const HEADERS: [(&str, &str); 7] = [
+pub(super) const HEADERS: [(&str, &str); 13] = [
     ("abi.cuh", include_str!("../../../../kernels/include/abi.cuh")),
     ("bf16.cuh", include_str!("../../../../kernels/include/bf16.cuh")),
     ("box.cuh", include_str!("../../../../kernels/include/box.cuh")),
+    ("detect_digest.cuh", include_str!("../../../../kernels/include/detect_digest.cuh")),
+    ("detect_judges.cuh", include_str!("../../../../kernels/include/detect_judges.cuh")),
+    ("detect_list.cuh", include_str!("../../../../kernels/include/detect_list.cuh")),
+    ("detect_tile.cuh", include_str!("../../../../kernels/include/detect_tile.cuh")),
     ("digest.cuh", include_str!("../../../../kernels/include/digest.cuh")),
     ("rule.cuh", include_str!("../../../../kernels/include/rule.cuh")),
     ("scan.cuh", include_str!("../../../../kernels/include/scan.cuh")),
+    ("search.cuh", include_str!("../../../../kernels/include/search.cuh")),
+    ("threads.cuh", include_str!("../../../../kernels/include/threads.cuh")),
     ("types.cuh", include_str!("../../../../kernels/include/types.cuh")),
 ];
 
