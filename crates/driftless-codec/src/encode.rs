@@ -29,29 +29,49 @@ pub struct SectionStart {
 /// # Panics
 /// If `out` does not end at a multiple of [`ALIGNMENT`], or for what [`encoded_bytes`] asserts.
 pub fn encode_section(start: &SectionStart, changes: &ChangeSet, out: &mut Vec<u8>) {
-    assert!(out.len().is_multiple_of(ALIGNMENT), "a section begins at a multiple of {ALIGNMENT}");
     let body = Body::new(start.dtype, start.n, changes);
-    let nnz = changes.nnz(start.n);
-    let layout =
-        body.codec().layout(start.dtype, start.n, nnz).expect("sizes of these codecs follow from counts");
-    let header = SectionHeader {
-        fragment: start.fragment,
-        codec: body.codec(),
-        value_mode: ValueMode::Absolute,
-        dtype: start.dtype,
-        lg_block: layout.lg_block,
-        n: start.n,
-        nnz,
-        base: start.base,
-        version: start.version,
-        base_digest: start.base_digest,
-        new_digest: start.new_digest,
-        body_bytes: layout.bytes,
-    };
+    let header = start.header(body.codec(), changes.nnz(start.n));
+    enclose(&header, out, |out| body.write(start.n, out));
+}
+
+/// Appends the section of `nnz` changes whose `block16` body was made elsewhere, such as on a device: as
+/// [`encode_section`] does of the same changes. Its readers check it, as they check every body.
+///
+/// # Panics
+/// As [`encode_section`], and if `body` is not as long as that of so many changes.
+pub fn encode_block16(start: &SectionStart, nnz: u64, body: &[u8], out: &mut Vec<u8>) {
+    assert_eq!(start.dtype, Dtype::Bf16, "sparse changes of a fragment");
+    assert_eq!(body.len() as u64, block16::body_bytes(start.n, nnz), "a body of {nnz} changes");
+    enclose(&start.header(CodecId::Block16, nnz), out, |out| out.extend_from_slice(body));
+}
+
+impl SectionStart {
+    fn header(&self, codec: CodecId, nnz: u64) -> SectionHeader {
+        let layout = codec.layout(self.dtype, self.n, nnz).expect("sizes of these codecs follow from counts");
+        SectionHeader {
+            fragment: self.fragment,
+            codec,
+            value_mode: ValueMode::Absolute,
+            dtype: self.dtype,
+            lg_block: layout.lg_block,
+            n: self.n,
+            nnz,
+            base: self.base,
+            version: self.version,
+            base_digest: self.base_digest,
+            new_digest: self.new_digest,
+            body_bytes: layout.bytes,
+        }
+    }
+}
+
+/// Appends header, body, checksum and padding.
+fn enclose(header: &SectionHeader, out: &mut Vec<u8>, write_body: impl FnOnce(&mut Vec<u8>)) {
+    assert!(out.len().is_multiple_of(ALIGNMENT), "a section begins at a multiple of {ALIGNMENT}");
     let first = out.len();
     out.reserve(index_of(header.section_bytes()));
     header.write(out);
-    body.write(start.n, out);
+    write_body(out);
     seal(first, out);
     debug_assert_eq!((out.len() - first) as u64, header.section_bytes());
 }

@@ -92,7 +92,7 @@ mod section;
 pub use boxes::{CanonicalBox, MAX_AXES};
 pub use delta::rice::{BaseWords, BlockFault, ListName};
 pub use delta::{Block, Blocks};
-pub use encode::{SectionStart, dense_is_smaller, encode_section, encoded_bytes};
+pub use encode::{SectionStart, dense_is_smaller, encode_block16, encode_section, encoded_bytes};
 pub use error::CodecError;
 pub use header::{
     ALIGNMENT, CHECKSUM_BYTES, CodecId, HEADER_BYTES, MAX_ELEMENTS, SectionHeader, ValueMode, read_header,
@@ -102,4 +102,4 @@ pub use log::{
     StepKnowledge,
 };
 pub use record::{FragmentRecord, RECORD_BYTES};
-pub use section::{Expected, Section, SectionView};
+pub use section::{Expected, FramedBody, FramedSection, Section, SectionView};

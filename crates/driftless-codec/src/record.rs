@@ -43,6 +43,17 @@ impl FragmentRecord {
         Self { codec, flags: 0, nnz, bytes, digest }
     }
 
+    /// The record of the section that [`crate::encode_block16`] writes of `nnz` changes of `n` elements.
+    ///
+    /// # Panics
+    /// If there are more changes than a fragment has elements.
+    #[must_use]
+    pub fn block16(n: u64, nnz: u64, digest: Digest) -> Self {
+        let bytes = CodecId::Block16.section_bytes(Dtype::Bf16, n, nnz).expect("block16 follows from counts");
+        let nnz = u32::try_from(nnz).expect("at most MAX_ELEMENTS changes");
+        Self { codec: CodecId::Block16, flags: 0, nnz, bytes, digest }
+    }
+
     /// The 32 bytes of the record.
     #[must_use]
     pub fn encode(&self) -> [u8; RECORD_BYTES] {

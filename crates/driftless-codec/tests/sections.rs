@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 use driftless_codec::{
-    ALIGNMENT, CodecError, CodecId, Expected, HEADER_BYTES, Section, SectionStart, SectionView,
-    dense_is_smaller, encode_section, encoded_bytes, read_header,
+    ALIGNMENT, CodecError, CodecId, Expected, FragmentRecord, FramedBody, FramedSection, HEADER_BYTES,
+    Section, SectionStart, SectionView, dense_is_smaller, encode_block16, encode_section, encoded_bytes,
+    read_header,
 };
 use driftless_types::{ChangeSet, Digest, Dtype, Version};
 use proptest::prelude::*;
@@ -279,4 +280,38 @@ proptest! {
     fn every_damage_to_a_dense_section_is_found((dtype, n, changes) in dense_fragments()) {
         assert_every_damage_is_found(&encode(dtype, n, &changes));
     }
+}
+
+#[test]
+fn a_body_that_was_made_elsewhere_becomes_the_same_section() {
+    for (n, changes) in [(9, vec![(1, 5)]), (131_073, vec![(2, 7), (65_535, 8), (65_536, 9), (131_072, 10)])]
+    {
+        let changes = sparse(&changes);
+        let bytes = encode(Dtype::Bf16, n, &changes);
+        let framed =
+            FramedSection::parse(&mut Bytes::copy_from_slice(&bytes), &expected(Dtype::Bf16, n)).unwrap();
+        let FramedBody::Blocks(body) = framed.body() else { panic!("{:?}", framed.body()) };
+        let nnz = framed.header().nnz;
+        let mut out = Vec::new();
+        encode_block16(&start(Dtype::Bf16, n), nnz, body, &mut out);
+        assert_eq!(out, bytes);
+        let record = FragmentRecord::block16(n, nnz, Digest([5, 6, 7, 8]));
+        assert_eq!(record, FragmentRecord::announcing(Dtype::Bf16, n, &changes, Digest([5, 6, 7, 8])));
+    }
+}
+
+#[test]
+fn a_frame_is_not_a_section_until_its_changes_are_checked() {
+    let mut body = encode(Dtype::Bf16, 9, &sparse(&[(1, 5), (3, 6)]));
+    let offsets = HEADER_BYTES + 8..HEADER_BYTES + 12;
+    body[offsets].copy_from_slice(&[3, 0, 1, 0]);
+    let body = &body[HEADER_BYTES..HEADER_BYTES + 16];
+    let mut hostile = Vec::new();
+    encode_block16(&start(Dtype::Bf16, 9), 2, body, &mut hostile);
+    let mut bytes = Bytes::from(hostile.clone());
+    let framed = FramedSection::parse(&mut bytes, &expected(Dtype::Bf16, 9)).unwrap();
+    assert!(bytes.is_empty());
+    let fault = CodecError::NotRising { block: 0, found: 1, previous: 3 };
+    assert_eq!(framed.check().unwrap_err(), fault);
+    assert_eq!(parse(Dtype::Bf16, 9, &hostile).unwrap_err(), fault);
 }

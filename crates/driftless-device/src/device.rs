@@ -1,6 +1,10 @@
 //! What a backend does: the four kernels behind one object-safe trait.
 
-use crate::{BitsMut, Bitset, Buffer, ChangeList, DeviceError, ElementSet, Elements, ElementsMut, UndoLog};
+use crate::{
+    BitsMut, Bitset, Buffer, ChangeList, Delivery, DeviceError, ElementSet, Elements, ElementsMut, Loaded,
+    Packed, UndoLog,
+};
+use driftless_codec::FramedSection;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, MasterAudit, Rule, StepClass};
 use driftless_types::{ChangeSet, Digest};
@@ -235,6 +239,14 @@ pub trait Device: fmt::Debug + Send + Sync {
         fragments.iter().map(|fragment| self.remap(changes, fragment)).collect()
     }
 
+    /// [`Self::remap_all`] into what is sent: a device encodes it before it leaves, the host leaves that to its caller.
+    ///
+    /// # Errors
+    /// As [`Self::remap_all`].
+    fn pack(&self, changes: &[ChangeList], fragments: &[&Fragment]) -> Result<Vec<Packed>, DeviceError> {
+        Ok(self.remap_all(changes, fragments)?.into_iter().map(Packed::Set).collect())
+    }
+
     /// [`Self::remap_all`] of lists with classes, which go where their changes go.
     ///
     /// # Errors
@@ -271,6 +283,37 @@ pub trait Device: fmt::Debug + Send + Sync {
         keys: &DigestKeys,
         undo: &mut UndoLog,
     ) -> Result<Scattered, DeviceError>;
+
+    /// Checks the changes of sections that arrived, and brings them to where the backend works, in order.
+    ///
+    /// # Errors
+    /// [`DeviceError::Section`] of the first that is damaged.
+    fn load(&self, sections: Vec<FramedSection>) -> Result<Vec<Loaded>, DeviceError> {
+        let checked = sections
+            .into_iter()
+            .map(|section| section.check().map(Loaded::Host).map_err(DeviceError::Section));
+        checked.collect()
+    }
+
+    /// [`Self::scatter`] of sections that were loaded, in order, into one tensor; `undo` knows of every one that wrote.
+    ///
+    /// # Errors
+    /// A section of another place, or as [`Self::scatter`], of the first that does not fit: those before it may be
+    /// written.
+    fn deliver(
+        &self,
+        dst: ElementsMut<'_, u16>,
+        deliveries: Vec<Delivery<'_>>,
+        keys: &DigestKeys,
+        undo: &mut UndoLog,
+    ) -> Result<Vec<Scattered>, DeviceError> {
+        let dst = dst.on_host()?;
+        let scatter = |Delivery { fragment, param_cols, section }| {
+            let changes = section.on_host()?.changes();
+            self.scatter(ElementsMut::Host(&mut *dst), fragment, param_cols, &changes, keys, undo)
+        };
+        deliveries.into_iter().map(scatter).collect()
+    }
 
     /// Puts back what `undo` holds, in reverse order of writing, and empties it.
     ///

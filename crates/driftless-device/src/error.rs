@@ -1,5 +1,6 @@
 //! What can be wrong with a call on a device: its arguments, a caller that changed its mind, or the device.
 
+use driftless_codec::CodecError;
 use driftless_numerics::Cast;
 use driftless_types::{ParamId, Retry};
 
@@ -156,6 +157,17 @@ pub enum DeviceError {
         /// What it should be.
         expected: String,
     },
+    /// A section that arrived is damaged.
+    #[error(transparent)]
+    Section(CodecError),
+    /// A device refused a section in which the host finds nothing wrong.
+    #[error("{device} refuses the section of fragment {fragment}, in which the host finds no fault")]
+    Disagreement {
+        /// The device.
+        device: String,
+        /// The fragment's number in the plan.
+        fragment: u32,
+    },
 }
 
 impl DeviceError {
@@ -167,6 +179,7 @@ impl DeviceError {
             Self::Canceled | Self::OutOfMemory { .. } | Self::Launch { .. } | Self::Driver { .. } => {
                 Retry::NewAttempt
             }
+            Self::Section(error) => error.retry(),
             _ => Retry::Never,
         }
     }

@@ -23,6 +23,7 @@ mod fit;
 mod lent;
 mod memory;
 mod place;
+mod sections;
 mod undo;
 
 pub use bitset::{Bitset, StepMask};
@@ -37,4 +38,5 @@ pub use error::DeviceError;
 pub use lent::{BitsMut, Elements, ElementsMut};
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
 pub use place::Place;
+pub use sections::{Delivery, DeviceSection, Loaded, Packed};
 pub use undo::{DeviceUndo, UndoLog};

@@ -54,6 +54,7 @@ impl KernelArgs for RemapArgs {}
 impl KernelArgs for GatherArgs {}
 impl KernelArgs for ScatterArgs {}
 impl KernelArgs for RehashArgs {}
+impl KernelArgs for Block16Args {}
 
 /// A divisor, and what makes a division by it a multiplication.
 #[repr(C)]
@@ -274,6 +275,17 @@ pub(super) struct RehashArgs {
     pub(super) words_each: u32,
     pub(super) unused: u32,
     pub(super) place: Box,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Block16Args {
+    pub(super) body: Address,
+    pub(super) positions: Address,
+    pub(super) values: Address,
+    pub(super) fault: Address,
+    pub(super) n: u64,
+    pub(super) nnz: u64,
 }
 
 const _: () = assert!(size_of::<RuleScalars>() == 96);

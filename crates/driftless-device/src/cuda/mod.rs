@@ -7,6 +7,8 @@
 //!   all: beside memory that is handed out, nothing else of this process is on the device but the digest's table.
 //! - **GT-4 (a cache is a copy).** A compiled image is named by all that it is made of, appears whole or not at all, and
 //!   is made anew if it does not load: so a cache may be deleted, shared or damaged at any time.
+//! - **GT-5 (believed when checked).** A section is handed out only after the kernel that decodes it has looked at every
+//!   offset.
 //!
 //! The driver's calls are made without owning more than a stream: kernels, copies and answers of one call follow each
 //! other, and every call ends when the device has done its work. So memory of a caller is in use only while the caller
@@ -16,6 +18,7 @@ mod abi;
 mod changes;
 mod detect;
 mod errors;
+mod gather;
 mod gpu;
 mod image;
 mod memory;
@@ -23,7 +26,9 @@ mod parts;
 mod probe;
 mod remap;
 mod scatter;
+mod sections;
 mod sets;
+mod slots;
 mod sources;
 mod staging;
 mod worker;
@@ -33,9 +38,11 @@ pub use probe::{Driver, probe};
 
 use crate::fit::{FragmentFit, check_classes};
 use crate::{
-    Buffer, ChangeList, ChangeSource, ClassedSet, Classes, DetectOptions, Detected, Device, DeviceBuffer,
-    DeviceError, Element, ElementSet, Elements, ElementsMut, HOST, Scattered, UndoLog,
+    Buffer, ChangeList, ChangeSource, ClassedSet, Classes, Delivery, DetectOptions, Detected, Device,
+    DeviceBuffer, DeviceError, Element, ElementSet, Elements, ElementsMut, HOST, Loaded, Packed, Scattered,
+    UndoLog,
 };
+use driftless_codec::FramedSection;
 use driftless_layout::{DestTensor, Fragment, ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys};
 use driftless_types::{ChangeSet, Digest};
@@ -216,6 +223,10 @@ impl Device for CudaDevice {
         Ok(sets.into_iter().map(ChangeSet::from).collect())
     }
 
+    fn pack(&self, changes: &[ChangeList], fragments: &[&Fragment]) -> Result<Vec<Packed>, DeviceError> {
+        self.pack_fragments(changes, fragments)
+    }
+
     fn remap_classed(
         &self,
         changes: &[ChangeList],
@@ -247,6 +258,23 @@ impl Device for CudaDevice {
         match self.memory_of_mut(&dst)? {
             Some(memory) => self.scatter_fragment(memory, &fit, changes, keys, undo),
             None => fit.check(changes).map(|()| Scattered::default()),
+        }
+    }
+
+    fn load(&self, sections: Vec<FramedSection>) -> Result<Vec<Loaded>, DeviceError> {
+        self.load_sections(&sections)
+    }
+
+    fn deliver(
+        &self,
+        dst: ElementsMut<'_, u16>,
+        deliveries: Vec<Delivery<'_>>,
+        keys: &DigestKeys,
+        undo: &mut UndoLog,
+    ) -> Result<Vec<Scattered>, DeviceError> {
+        match self.memory_of_mut(&dst)? {
+            Some(memory) => self.deliver_sections(memory, deliveries, keys, undo),
+            None => Err(self.not_here()),
         }
     }
 

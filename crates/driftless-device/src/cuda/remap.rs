@@ -1,29 +1,34 @@
-//! A patch into fragments, and whole fragments out of masters: the twins of `cpu/remap.rs` and `cpu/gather.rs`.
+//! A patch into fragments: the twin of `cpu/remap.rs`.
 //!
-//! What is made lies in the window and leaves the device from there, once, through pinned memory.
+//! What is made lies in the window and leaves the device from there, once, through pinned memory: as it is sent.
+
+mod encode;
 
 use super::CudaDevice;
 use super::abi::{
-    Address, Divisor, GATHER_FP32, GATHER_HALF_AWAY, GatherArgs, REMAP_ITEMS, RUN_RANGE_BYTES, RemapArgs,
-    Run, TensorChanges, bytes_of, bytes_of_mut, class_of,
+    Address, Divisor, REMAP_ITEMS, RUN_RANGE_BYTES, RemapArgs, Run, TensorChanges, bytes_of, bytes_of_mut,
+    class_of,
 };
 use super::changes::CudaChanges;
 use super::gpu::{Gpu, Layout};
-use super::memory::CudaMemory;
 use super::parts::narrow;
-use crate::fit::{Run as SourceRun, check_listable, runs_of, runs_within};
-use crate::{ChangeList, ClassedSet, Classes, DeviceError, Elements};
+use crate::fit::{Run as SourceRun, check_listable, runs_of};
+use crate::{ChangeList, ClassedSet, Classes, DeviceError, Packed};
+use bytes::Bytes;
 use driftless_layout::Fragment;
-use driftless_numerics::Cast;
-use driftless_types::{ChangeSet, Dtype, index_of};
+use driftless_types::index_of;
+use std::ops::Range;
 
-/// Words that one thread of a gather writes.
-const GATHERED_EACH: u64 = 4;
 /// Changes that are remapped together, at most, if single fragments do not need more: it bounds the window.
 const BATCH_CHANGES: u64 = 16 << 20;
 
+/// Takes the changes of a batch out of the window; the last argument says where each run's changes begin.
+type Finish<T> = fn(&Batch, &mut Gpu, &Window, Address, &[u64]) -> Result<Vec<T>, DeviceError>;
+
 /// Fragments whose changes are fetched together.
 struct Batch {
+    /// Per fragment its elements.
+    elements: Vec<u64>,
     runs: Vec<Run>,
     /// Per fragment the number of runs up to its end.
     ends: Vec<usize>,
@@ -33,6 +38,14 @@ struct Batch {
     expected: u64,
     /// Changes that one block moves together.
     tile_changes: u32,
+}
+
+/// What the window has room for beside positions and values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    Classes,
+    Bodies,
 }
 
 /// Where things lie in the window.
@@ -47,6 +60,7 @@ struct Window {
     positions: usize,
     values: usize,
     classes: Option<usize>,
+    bodies: Option<usize>,
     bytes: usize,
 }
 
@@ -58,6 +72,28 @@ impl CudaDevice {
         fragments: &[&Fragment],
         classes: Classes,
     ) -> Result<Vec<ClassedSet>, DeviceError> {
+        let beside = if classes == Classes::Listed { Beside::Classes } else { Beside::Nothing };
+        self.remap_batches(changes, fragments, (beside, Batch::fetch), ClassedSet::default)
+    }
+
+    /// See [`Device::pack`](crate::Device::pack): `block16` bodies are made where the changes are.
+    pub(super) fn pack_fragments(
+        &self,
+        changes: &[ChangeList],
+        fragments: &[&Fragment],
+    ) -> Result<Vec<Packed>, DeviceError> {
+        let nothing = || Packed::Block16 { nnz: 0, body: Bytes::new() };
+        self.remap_batches(changes, fragments, (Beside::Bodies, Batch::encode), nothing)
+    }
+
+    /// Remaps fragments, as many together as the window allows, and takes out what is in it.
+    fn remap_batches<T: Send>(
+        &self,
+        changes: &[ChangeList],
+        fragments: &[&Fragment],
+        exit: (Beside, Finish<T>),
+        nothing: impl Fn() -> T,
+    ) -> Result<Vec<T>, DeviceError> {
         let lists = changes.iter().map(|list| CudaChanges::of(list, self)).collect::<Result<Vec<_>, _>>()?;
         let tensors: Vec<TensorChanges> = lists.iter().map(|list| tensor_changes(*list)).collect();
         let mut sets = Vec::with_capacity(fragments.len());
@@ -65,99 +101,13 @@ impl CudaDevice {
         while !rest.is_empty() {
             let (batch, taken) = Batch::take(rest, &tensors, self.worker().threads * REMAP_ITEMS)?;
             if batch.runs.is_empty() || batch.expected == 0 {
-                sets.extend((0..taken).map(|_| ClassedSet::default()));
+                sets.extend((0..taken).map(|_| nothing()));
             } else {
-                sets.extend(self.worker().run(|gpu| batch.run(gpu, &tensors, classes))?);
+                sets.extend(self.worker().run(|gpu| batch.run(gpu, &tensors, exit))?);
             }
             rest = &rest[taken..];
         }
         Ok(sets)
-    }
-
-    /// See [`Device::gather`](crate::Device::gather).
-    pub(super) fn gather_fragment(
-        &self,
-        masters: &[Elements<'_, f32>],
-        fragment: &Fragment,
-        cast: Cast,
-    ) -> Result<ChangeSet, DeviceError> {
-        let runs = runs_within(fragment, masters.iter().map(Elements::len))?;
-        let memories = masters.iter().map(|&lent| self.memory_of(lent)).collect::<Result<Vec<_>, _>>()?;
-        let addresses: Vec<Address> =
-            memories.iter().map(|memory| memory.map_or(0, CudaMemory::address)).collect();
-        let mut words = vec![0u16; index_of(fragment.elements()) * fragment.dtype.words()];
-        if !words.is_empty() {
-            let runs: Vec<Run> = runs.iter().map(lowered).collect::<Result<_, _>>()?;
-            let form = form(fragment.dtype, cast);
-            self.worker().run(|gpu| {
-                let used = runs.iter().filter_map(|run| memories[run.tensor as usize]);
-                used.into_iter().try_for_each(|memory| gpu.follow(memory))?;
-                let mut layout = Layout::default();
-                let (at_masters, at_runs) =
-                    (layout.room(8 * addresses.len()), layout.room(size_of_val(&runs[..])));
-                let at_words = layout.room(size_of_val(&words[..]));
-                let base = gpu.window(layout.bytes())?;
-                let at = |offset: usize| base + offset as u64;
-                gpu.upload(at(at_masters), bytes_of(&addresses))?;
-                gpu.upload(at(at_runs), bytes_of(&runs))?;
-                gather(
-                    gpu,
-                    at(at_masters),
-                    at(at_runs),
-                    narrow(runs.len()),
-                    fragment.elements(),
-                    form,
-                    at(at_words),
-                )?;
-                gpu.download(at(at_words), bytes_of_mut(&mut words))
-            })?;
-        }
-        Ok(ChangeSet::All(words))
-    }
-
-    /// All of `masters` as served words, into memory of the device.
-    pub(super) fn cast_all(&self, masters: Elements<'_, f32>, cast: Cast) -> Result<CudaMemory, DeviceError> {
-        let count = masters.len();
-        let memory = self.memory_of(masters)?;
-        self.worker().run(|gpu| {
-            let words = gpu.memory(self.worker(), 2 * count)?;
-            let Some(memory) = memory.filter(|_| count > 0) else { return Ok(words) };
-            gpu.follow(memory)?;
-            let whole = Divisor::new(narrow(count));
-            let run =
-                Run { tensor: 0, src_offset: 0, rows: 1, position: 0, cols: whole, src_row_stride: whole };
-            let mut layout = Layout::default();
-            let (at_masters, at_runs) = (layout.room(8), layout.room(size_of::<Run>()));
-            let base = gpu.window(layout.bytes())?;
-            let at = |offset: usize| base + offset as u64;
-            gpu.upload(at(at_masters), bytes_of(&[memory.address()]))?;
-            gpu.upload(at(at_runs), bytes_of(&[run]))?;
-            let form = form(Dtype::Bf16, cast);
-            gather(gpu, at(at_masters), at(at_runs), 1, count as u64, form, words.address())?;
-            gpu.finish()?;
-            Ok(words)
-        })
-    }
-}
-
-fn gather(
-    gpu: &mut Gpu,
-    masters: Address,
-    runs: Address,
-    run_count: u32,
-    count: u64,
-    form: u32,
-    words: Address,
-) -> Result<(), DeviceError> {
-    let args = GatherArgs { masters, runs, words, count, run_count, form };
-    gpu.launch("driftless_gather", count.div_ceil(GATHERED_EACH), &args)
-}
-
-const fn form(dtype: Dtype, cast: Cast) -> u32 {
-    match (dtype, cast) {
-        (Dtype::Fp32, _) => GATHER_FP32,
-        (Dtype::Bf16, Cast::HalfAway) => GATHER_HALF_AWAY,
-        (Dtype::Bf16, Cast::NearestEven) => 0,
     }
 }
 
@@ -172,7 +122,7 @@ fn tensor_changes(list: Option<&CudaChanges>) -> TensorChanges {
 }
 
 /// A run as kernels read it: one whose rows follow each other is a single row.
-fn lowered(run: &SourceRun) -> Result<Run, DeviceError> {
+pub(super) fn lowered(run: &SourceRun) -> Result<Run, DeviceError> {
     let word = |what, number: usize| {
         let limit = u64::from(u32::MAX);
         let misfit = |_| DeviceError::Misfit { what, name: "a fragment".into(), found: number as u64, limit };
@@ -200,8 +150,14 @@ impl Batch {
         tensors: &[TensorChanges],
         tile_changes: u32,
     ) -> Result<(Self, usize), DeviceError> {
-        let mut batch =
-            Self { runs: Vec::new(), ends: Vec::new(), bounds: Vec::new(), expected: 0, tile_changes };
+        let mut batch = Self {
+            elements: Vec::new(),
+            runs: Vec::new(),
+            ends: Vec::new(),
+            bounds: Vec::new(),
+            expected: 0,
+            tile_changes,
+        };
         let mut seen = std::collections::BTreeSet::new();
         for fragment in fragments {
             check_listable(fragment)?;
@@ -221,6 +177,7 @@ impl Batch {
                 batch.bounds.push(tensors[run.tensor].count.min(run.source().len() as u64));
             }
             batch.ends.push(batch.runs.len());
+            batch.elements.push(fragment.elements());
         }
         let taken = batch.ends.len();
         Ok((batch, taken))
@@ -231,22 +188,22 @@ impl Batch {
         self.bounds.iter().map(|bound| bound / u64::from(self.tile_changes) + 1).sum::<u64>() + 1
     }
 
-    fn run(
+    fn run<T>(
         &self,
         gpu: &mut Gpu,
         tensors: &[TensorChanges],
-        classes: Classes,
-    ) -> Result<Vec<ClassedSet>, DeviceError> {
+        (beside, finish): (Beside, Finish<T>),
+    ) -> Result<Vec<T>, DeviceError> {
         let mut capacity = self.expected;
         loop {
-            let window = self.window(tensors, capacity, classes);
+            let window = self.window(tensors, capacity, beside);
             let base = gpu.window(window.bytes)?;
             self.start(gpu, &window, base, tensors, capacity)?;
             let mut starts = vec![0u64; self.runs.len() + 1];
             gpu.download(base + window.starts as u64, bytes_of_mut(&mut starts))?;
             let total = starts[self.runs.len()];
             if total <= capacity {
-                return self.fetch(gpu, &window, base, &starts);
+                return finish(self, gpu, &window, base, &starts);
             }
             let bound = self.bounds.iter().sum::<u64>();
             if total > bound {
@@ -258,7 +215,7 @@ impl Batch {
         }
     }
 
-    fn window(&self, tensors: &[TensorChanges], capacity: u64, classes: Classes) -> Window {
+    fn window(&self, tensors: &[TensorChanges], capacity: u64, beside: Beside) -> Window {
         let mut layout = Layout::default();
         let (capacity, tiles) = (index_of(capacity), index_of(self.tiles()));
         let (ticket, tile_state) = (layout.room(4), layout.room(8 * tiles));
@@ -268,7 +225,8 @@ impl Batch {
         let entries = self.runs.len() + 1;
         let (ranges, starts) = (layout.room(RUN_RANGE_BYTES * entries), layout.room(8 * entries));
         let (positions, values) = (layout.room(4 * capacity), layout.room(2 * capacity));
-        let classes = (classes == Classes::Listed).then(|| layout.room(capacity));
+        let classes = (beside == Beside::Classes).then(|| layout.room(capacity));
+        let bodies = (beside == Beside::Bodies).then(|| layout.room(self.bodies_room(capacity)));
         let bytes = layout.bytes();
         Window {
             ticket,
@@ -281,6 +239,7 @@ impl Batch {
             positions,
             values,
             classes,
+            bodies,
             bytes,
         }
     }
@@ -332,14 +291,17 @@ impl Batch {
         if let Some(from) = window.classes {
             gpu.download(base + from as u64, &mut classes)?;
         }
-        let starts = std::iter::once(0).chain(self.ends.iter().copied()).map(|run| index_of(starts[run]));
-        let starts: Vec<usize> = starts.collect();
-        let set = |pair: &[usize]| {
-            let of_fragment = pair[0]..pair[1];
+        let set = |of_fragment: Range<usize>| {
             let classes = classes.get(of_fragment.clone()).unwrap_or_default().iter().map(class_of).collect();
             let (positions, values) = (positions[of_fragment.clone()].to_vec(), values[of_fragment].to_vec());
             ClassedSet { positions, values, classes }
         };
-        Ok(starts.windows(2).map(set).collect())
+        Ok(self.of_fragments(starts).map(set).collect())
+    }
+
+    /// Where each fragment's changes lie among all of them.
+    fn of_fragments<'a>(&'a self, starts: &'a [u64]) -> impl Iterator<Item = Range<usize>> + 'a {
+        let firsts = std::iter::once(0).chain(self.ends.iter().copied());
+        firsts.zip(&self.ends).map(|(first, &end)| index_of(starts[first])..index_of(starts[end]))
     }
 }

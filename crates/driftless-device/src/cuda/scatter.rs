@@ -1,21 +1,23 @@
 //! Change sets into live weights on the device, back out of them, and digests of what is there: the twins of
 //! `cpu/scatter.rs`, `undo.rs` and `cpu/rehash.rs`.
 //!
-//! - **DV-2 (undo is exact).** Positions and old words of every scatter stay on the device until the log is cleared.
+//! - **DV-2 (undo is exact).** Positions and old words of every scatter stay on the device until the log is cleared: the old
+//!   words where the new ones were, so that the log takes no memory beside the changes.
 //! - **DV-3 (all or nothing per fragment).** The kernel that looks at the positions runs before the one that writes, and
 //!   that one writes nothing if a position is bad.
 
 use super::CudaDevice;
 use super::abi::{
-    Address, Box as Place, Divisor, FAULT_NOT_RISING, RehashArgs, ScatterArgs, ScatterResult, bytes_of,
-    bytes_of_mut,
+    Address, Box as Place, Divisor, FAULT_NOT_RISING, RehashArgs, ScatterArgs, ScatterResult, bytes_of_mut,
 };
-use super::gpu::{Gpu, Layout};
+use super::gpu::Gpu;
 use super::memory::CudaMemory;
 use super::parts::{narrow, narrow_u64};
+use super::sections::CudaSection;
+use super::slots::{Extent, Slots};
 use super::worker::Worker;
 use crate::fit::{Area, FragmentFit, Target, param_of};
-use crate::{DeviceError, DeviceMemory, DeviceUndo, Scattered, UndoLog};
+use crate::{Delivery, DeviceError, DeviceMemory, DeviceUndo, Scattered, UndoLog};
 use driftless_layout::{DestBox, DestTensor, ParamMeta};
 use driftless_numerics::DigestKeys;
 use driftless_types::{ChangeSet, Digest};
@@ -27,55 +29,33 @@ const WORDS_EACH_THREAD: u64 = 8;
 /// Elements of a box that is hashed by one launch.
 const BOX_ELEMENTS_MAX: u64 = 1 << 31;
 
-/// Old words of one fragment: positions, if only some were written, and behind them the words.
+/// Old words of one fragment, where the new ones were.
 #[derive(Debug)]
 pub(super) struct CudaUndo {
     worker: Arc<Worker>,
-    memory: CudaMemory,
+    slots: Slots,
     place: Place,
     /// Words of the tensor that was written.
     tensor_words: usize,
-    count: usize,
-    words_each: usize,
-    extent: Extent,
-}
-
-/// Whether a scatter named its positions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Extent {
-    Some,
-    All,
 }
 
 impl CudaUndo {
-    fn new(
-        worker: &Arc<Worker>,
-        gpu: &mut Gpu,
-        place: Place,
-        tensor_words: usize,
-        changes: &ChangeSet,
-        words_each: usize,
-    ) -> Result<Self, DeviceError> {
-        let (extent, count) = match changes {
-            ChangeSet::All(words) => (Extent::All, words.len() / words_each),
-            ChangeSet::Sparse { positions, .. } => (Extent::Some, positions.len()),
-        };
-        let bytes = words_offset(extent, count) + 2 * words_each * count;
-        let memory = gpu.memory(worker, bytes)?;
-        let worker = Arc::clone(worker);
-        Ok(Self { worker, memory, place, tensor_words, count, words_each, extent })
+    pub(super) fn new(worker: &Arc<Worker>, slots: Slots, fit: &FragmentFit<'_>, dst: &CudaMemory) -> Self {
+        let place = place(&fit.area, &fit.target, fit.fragment.param.0);
+        Self { worker: Arc::clone(worker), slots, place, tensor_words: dst.bytes() / 2 }
     }
 
+    /// DV-2: whoever writes a word puts the old one where the new one was.
     fn args(&self, words: Address) -> ScatterArgs {
         ScatterArgs {
             words,
-            positions: if self.extent == Extent::Some { self.memory.address() } else { 0 },
-            values: 0,
-            undo: self.memory.address() + words_offset(self.extent, self.count) as u64,
+            positions: self.slots.positions(),
+            values: self.slots.words(),
+            undo: self.slots.words(),
             table: 0,
             result: 0,
-            count: self.count as u64,
-            words_each: narrow(self.words_each),
+            count: self.slots.count as u64,
+            words_each: narrow(self.slots.words_each),
             unused: 0,
             place: self.place,
         }
@@ -83,20 +63,13 @@ impl CudaUndo {
 
     /// The work, in threads.
     fn threads(&self) -> u64 {
-        match self.extent {
-            Extent::Some => self.count as u64,
+        match self.slots.extent {
+            Extent::Some => self.slots.count as u64,
             Extent::All => {
-                let words = (self.count * self.words_each) as u64;
+                let words = (self.slots.count * self.slots.words_each) as u64;
                 words.div_ceil(WORDS_EACH_THREAD)
             }
         }
-    }
-}
-
-const fn words_offset(extent: Extent, count: usize) -> usize {
-    match extent {
-        Extent::Some => (4 * count).next_multiple_of(16),
-        Extent::All => 0,
     }
 }
 
@@ -106,11 +79,11 @@ impl DeviceUndo for CudaUndo {
     }
 
     fn words(&self) -> usize {
-        self.count * self.words_each
+        self.slots.count * self.slots.words_each
     }
 
     fn bytes(&self) -> usize {
-        self.memory.bytes()
+        self.slots.extent.bytes(self.slots.count, self.slots.words_each)
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -135,18 +108,51 @@ impl CudaDevice {
         {
             return Ok(Scattered::default());
         }
-        let words_each = fit.fragment.dtype.words();
-        let place = place(&fit.area, &fit.target, fit.fragment.param.0);
-        let result = self.worker().run(|gpu| {
+        let found = self.worker().run(|gpu| {
             gpu.follow(dst)?;
-            let log = CudaUndo::new(self.worker(), gpu, place, dst.bytes() / 2, changes, words_each)?;
-            write(gpu, dst, log, changes, keys, undo)
+            let slots = Slots::upload(self.worker(), gpu, changes, fit.fragment.dtype.words())?;
+            let log = CudaUndo::new(self.worker(), slots, fit, dst);
+            // DV-3: what is bad is known before the launch that writes, so that the log has no record of it.
+            match positions_fault(gpu, &log)? {
+                0 => Ok(Ok(write(gpu, dst, vec![log], keys, undo)?.pop().unwrap_or_default())),
+                fault => Ok(Err(fault)),
+            }
         })?;
-        match result.fault {
-            0 => Ok(Scattered { changed: result.changed, delta: Digest(result.delta) }),
-            FAULT_NOT_RISING => Err(fit.bad_positions("positions that do not rise")),
-            _ => Err(fit.bad_positions("a position outside the fragment")),
+        found.map_err(|fault| match fault {
+            FAULT_NOT_RISING => fit.bad_positions("positions that do not rise"),
+            _ => fit.bad_positions("a position outside the fragment"),
+        })
+    }
+
+    /// See [`Device::deliver`](crate::Device::deliver). All is checked before the first word is written, and the host
+    /// waits for the device once.
+    pub(super) fn deliver_sections(
+        &self,
+        dst: &CudaMemory,
+        deliveries: Vec<Delivery<'_>>,
+        keys: &DigestKeys,
+        undo: &mut UndoLog,
+    ) -> Result<Vec<Scattered>, DeviceError> {
+        let mut scattered = vec![Scattered::default(); deliveries.len()];
+        let (mut logs, mut of_log) = (Vec::new(), Vec::new());
+        for (index, Delivery { fragment, param_cols, section }) in deliveries.into_iter().enumerate() {
+            let fit = FragmentFit::new(dst.bytes() / 2, fragment, param_cols)?;
+            if let Some(slots) = CudaSection::of(section, self.worker())?.slots_for(&fit)? {
+                logs.push(CudaUndo::new(self.worker(), slots, &fit, dst));
+                of_log.push(index);
+            }
         }
+        if logs.is_empty() {
+            return Ok(scattered);
+        }
+        let written = self.worker().run(|gpu| {
+            gpu.follow(dst)?;
+            write(gpu, dst, logs, keys, undo)
+        })?;
+        for (index, done) in of_log.into_iter().zip(written) {
+            scattered[index] = done;
+        }
+        Ok(scattered)
     }
 
     /// See [`Device::undo`](crate::Device::undo).
@@ -171,8 +177,10 @@ impl CudaDevice {
                 gpu.clear(result, size_of::<ScatterResult>())?;
                 // DV-2: the last words that were written are the first to go.
                 for record in records.iter().rev() {
-                    let kernel =
-                        if record.extent == Extent::Some { "driftless_undo" } else { "driftless_undo_all" };
+                    let kernel = match record.slots.extent {
+                        Extent::Some => "driftless_undo",
+                        Extent::All => "driftless_undo_all",
+                    };
                     let args = ScatterArgs { result, ..record.args(dst.address()) };
                     gpu.launch(kernel, record.threads(), &args)?;
                 }
@@ -219,51 +227,46 @@ impl CudaDevice {
     }
 }
 
-/// Writes a change set, its record in the log before anything can fail that comes after the first write.
+/// What is wrong with the positions of a change set that nobody has checked: a `FAULT_*`, or 0.
+fn positions_fault(gpu: &mut Gpu, log: &CudaUndo) -> Result<u32, DeviceError> {
+    if log.slots.extent == Extent::All {
+        return Ok(0);
+    }
+    let mut found = [ScatterResult::default()];
+    let result = gpu.window(size_of_val(&found))?;
+    gpu.clear(result, size_of_val(&found))?;
+    let args = ScatterArgs { result, ..log.args(0) };
+    gpu.launch("driftless_scatter_check", log.threads(), &args)?;
+    gpu.download(result, bytes_of_mut(&mut found))?;
+    Ok(found[0].fault)
+}
+
+/// Writes changes whose positions are right, each one's record in the log before anything can fail that comes after its
+/// first write.
 fn write(
     gpu: &mut Gpu,
     dst: &CudaMemory,
-    log: CudaUndo,
-    changes: &ChangeSet,
+    logs: Vec<CudaUndo>,
     keys: &DigestKeys,
     undo: &mut UndoLog,
-) -> Result<ScatterResult, DeviceError> {
+) -> Result<Vec<Scattered>, DeviceError> {
     let table = gpu.table(keys)?;
-    let new: &[u16] = match changes {
-        ChangeSet::All(words) => words,
-        ChangeSet::Sparse { positions, values } => {
-            gpu.upload(log.memory.address(), bytes_of(positions))?;
-            values
-        }
-    };
-    let mut layout = Layout::default();
-    let (at_result, at_values) = (layout.room(size_of::<ScatterResult>()), layout.room(size_of_val(new)));
-    let base = gpu.window(layout.bytes())?;
-    let (result_at, values) = (base + at_result as u64, base + at_values as u64);
-    gpu.clear(result_at, size_of::<ScatterResult>())?;
-    gpu.upload(values, bytes_of(new))?;
-    let args = ScatterArgs { values, table, result: result_at, ..log.args(dst.address()) };
-    let threads = log.threads();
-    if log.extent == Extent::Some {
-        gpu.launch("driftless_scatter_check", threads, &args)?;
-        // DV-3: what is bad is known before the launch that writes, so that the log has no record of it.
-        let found = result(gpu, result_at)?;
-        if found.fault != 0 {
-            return Ok(found);
-        }
-        gpu.launch("driftless_scatter", threads, &args)?;
-    } else {
-        gpu.launch("driftless_scatter_all", threads, &args)?;
+    let mut results = vec![ScatterResult::default(); logs.len()];
+    let base = gpu.window(size_of_val(&results[..]))?;
+    gpu.clear(base, size_of_val(&results[..]))?;
+    for (log, result) in logs.into_iter().zip((base..).step_by(size_of::<ScatterResult>())) {
+        let args = ScatterArgs { table, result, ..log.args(dst.address()) };
+        let kernel = match log.slots.extent {
+            Extent::Some => "driftless_scatter",
+            Extent::All => "driftless_scatter_all",
+        };
+        gpu.launch(kernel, log.threads(), &args)?;
+        // DV-2: a launch that was refused wrote nothing; after one that was not, only losing the device can fail.
+        undo.record_on_device(Arc::new(log));
     }
-    // DV-2: a launch that was refused wrote nothing; after one that was not, only losing the device can fail.
-    undo.record_on_device(Arc::new(log));
-    result(gpu, result_at)
-}
-
-fn result(gpu: &mut Gpu, at: Address) -> Result<ScatterResult, DeviceError> {
-    let mut result = [ScatterResult::default()];
-    gpu.download(at, bytes_of_mut(&mut result))?;
-    Ok(result[0])
+    gpu.download(base, bytes_of_mut(&mut results))?;
+    let scattered = |of: &ScatterResult| Scattered { changed: of.changed, delta: Digest(of.delta) };
+    Ok(results.iter().map(scattered).collect())
 }
 
 /// A box in a destination tensor as kernels read it: one whose rows follow each other everywhere is a single row.

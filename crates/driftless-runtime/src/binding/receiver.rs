@@ -1,7 +1,6 @@
 //! What a rollout rank owns: its live weights, their digests, and how to take a half-written version back.
 
-use driftless_codec::Section;
-use driftless_device::{Buffer, Device, DeviceError, UndoLog, WordBuffer};
+use driftless_device::{Buffer, Device, DeviceError, Loaded, UndoLog, WordBuffer};
 use driftless_layout::{DestTensor, Fragment, LayoutError, ReceiverPlan, RemapPlan, StridedDest, Strides};
 use driftless_numerics::DigestKeys;
 use driftless_proto::Weights;
@@ -91,8 +90,8 @@ impl LiveTensor {
 pub struct Staged {
     /// The attempt.
     pub fence: Fence,
-    /// Sections by sender, each with the index of its fragment within the edge.
-    pub sections: BTreeMap<SenderId, Vec<(usize, Section)>>,
+    /// Sections by sender, each with the index of its fragment within the edge, where the weights are.
+    pub sections: BTreeMap<SenderId, Vec<(usize, Loaded)>>,
     /// Per local tensor, the digest of its bits at the new version.
     pub promised: Vec<Digest>,
 }

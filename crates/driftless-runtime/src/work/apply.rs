@@ -2,11 +2,12 @@
 
 use crate::binding::{Live, ReceiverBinding, Staged};
 use crate::{Failpoints, Fault, Shared, Site};
-use driftless_layout::RemapPlan;
+use driftless_device::{Delivery, Loaded};
+use driftless_layout::{Fragment, RemapPlan};
 use driftless_proto::{RootCause, Weights};
-use driftless_types::{Digest, Fence, Member, ReceiverId, index_of};
+use driftless_types::{Digest, Fence, Member, ReceiverId, SenderId, index_of};
 use ractor::ActorCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::error;
 
@@ -26,8 +27,9 @@ pub(crate) fn scatter(
     let staged = staged.ok_or_else(|| RootCause::Task("nothing is staged for this attempt".into()))?;
     live.old_digests = Some(live.digests.clone());
     live.changed = 0;
-    scatter_all(shared, binding, live, &staged, cancel, actor)?;
-    let tensors = differing(&live.digests, &staged.promised);
+    let Staged { sections, promised, .. } = staged;
+    scatter_all(shared, binding, live, sections, cancel, actor)?;
+    let tensors = differing(&live.digests, &promised);
     if !tensors.is_empty() {
         let names: Vec<&str> = named(&shared.plan, binding.id, &tensors).collect();
         error!(receiver = %binding.id, %fence, tensors = ?names, "alarm: weights differ from the trainer's; rolled back, to be sent whole");
@@ -38,38 +40,60 @@ pub(crate) fn scatter(
     Ok(())
 }
 
+/// What arrived for a fragment.
+struct Arrived<'a> {
+    fragment: &'a Fragment,
+    section: Loaded,
+}
+
+/// What was staged, by local tensor: a device writes all of a tensor in one go.
+fn by_tensor<'a>(
+    plan: &'a RemapPlan,
+    me: ReceiverId,
+    sections: BTreeMap<SenderId, Vec<(usize, Loaded)>>,
+) -> Result<BTreeMap<usize, Vec<Arrived<'a>>>, RootCause> {
+    let mut tensors: BTreeMap<usize, Vec<Arrived<'a>>> = BTreeMap::new();
+    for (from, sections) in sections {
+        let fragments = plan.edge(from, me).map_or(&[][..], |edge| &edge.fragments);
+        for (index, section) in sections {
+            let fragment = fragments.get(index);
+            let fragment = fragment.ok_or_else(|| RootCause::Task("the plan has lost a fragment".into()))?;
+            let tensor = index_of(fragment.dst_tensor.into());
+            tensors.entry(tensor).or_default().push(Arrived { fragment, section });
+        }
+    }
+    Ok(tensors)
+}
+
 fn scatter_all(
     shared: &Shared,
     binding: &ReceiverBinding,
     live: &mut Live,
-    staged: &Staged,
+    sections: BTreeMap<SenderId, Vec<(usize, Loaded)>>,
     cancel: &AtomicBool,
     actor: &ActorCell,
 ) -> Result<(), RootCause> {
-    for (&from, sections) in &staged.sections {
-        let fragments = shared.plan.edge(from, binding.id).map_or(&[][..], |edge| &edge.fragments);
-        for (index, section) in sections {
-            if cancel.load(Ordering::Acquire) {
-                return Err(RootCause::Died);
-            }
-            let fragment = fragments.get(*index);
-            let fragment = fragment.ok_or_else(|| RootCause::Task("the plan has lost a fragment".into()))?;
-            let tensor = index_of(fragment.dst_tensor.into());
-            let cols = shared.plan.param(fragment.param).cols();
-            let memory = &binding.memory[tensor];
-            let fragment = memory.fragment(fragment);
-            let mut words = memory.words.lend_mut();
-            let undo = &mut live.undo[tensor];
-            let changes = section.changes();
-            let done = shared.device.scatter(words.elements(), &fragment, cols, &changes, &shared.keys, undo);
-            let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
-            live.digests[tensor] += done.delta;
-            if fragment.first_in_replica {
-                live.changed += done.changed;
-            }
-            drop(words);
-            strike_in_task(&shared.options.failpoints, binding.id, actor);
+    for (tensor, arrived) in by_tensor(&shared.plan, binding.id, sections)? {
+        if cancel.load(Ordering::Acquire) {
+            return Err(RootCause::Died);
         }
+        let memory = &binding.memory[tensor];
+        let fragments: Vec<_> = arrived.iter().map(|arrived| memory.fragment(arrived.fragment)).collect();
+        let is_first: Vec<bool> = arrived.iter().map(|arrived| arrived.fragment.first_in_replica).collect();
+        let deliveries = arrived.into_iter().zip(&fragments).map(|(arrived, fragment)| Delivery {
+            fragment,
+            param_cols: shared.plan.param(fragment.param).cols(),
+            section: arrived.section,
+        });
+        let (mut words, undo) = (memory.words.lend_mut(), &mut live.undo[tensor]);
+        let done = shared.device.deliver(words.elements(), deliveries.collect(), &shared.keys, undo);
+        drop(words);
+        for (done, is_first) in done.map_err(|error| RootCause::Task(error.to_string()))?.iter().zip(is_first)
+        {
+            live.digests[tensor] += done.delta;
+            live.changed += if is_first { done.changed } else { 0 };
+        }
+        strike_in_task(&shared.options.failpoints, binding.id, actor);
     }
     Ok(())
 }

@@ -3,11 +3,13 @@
 use crate::binding::{Patch, SenderBinding};
 use crate::{Phase, Shared, Step};
 use bytes::Bytes;
-use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_section};
-use driftless_device::{DeviceError, Elements, Lent};
+use driftless_codec::{
+    FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_block16, encode_section,
+};
+use driftless_device::{DeviceError, Elements, Lent, Packed};
 use driftless_layout::{Edge, Fragment, SenderPlan};
 use driftless_proto::{Needs, Offer, RootCause};
-use driftless_types::{ChangeSet, Digest, Fence, ReceiverId, ReplicaId, index_of};
+use driftless_types::{Digest, Fence, ReceiverId, ReplicaId, index_of};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -110,12 +112,13 @@ impl Encoder<'_> {
         let mut records = Vec::with_capacity(edge.fragments.len() * RECORD_BYTES);
         let mut payload = Vec::new();
         for fragments in edge.fragments.chunks(REMAPPED_TOGETHER) {
-            let mut remapped = self.remapped(edge, fragments)?.into_iter();
+            let mut packed = self.packed(edge, fragments)?.into_iter();
             for fragment in fragments {
-                let changes = self.changes(edge, fragment, &mut remapped)?;
+                let changes = self.changes(edge, fragment, &mut packed)?;
                 let digest: Digest =
                     fragment.cells.iter().map(|&cell| self.patch.cells[index_of(cell.into())]).sum();
-                let nnz = changes.nnz(fragment.elements());
+                let n = fragment.elements();
+                let nnz = changes.nnz(n);
                 if nnz == 0 {
                     // CM-7: nothing changed, and the digest says so.
                     records.extend(FragmentRecord::unchanged(digest).encode());
@@ -124,40 +127,49 @@ impl Encoder<'_> {
                 if fragment.first_in_replica {
                     self.sent += nnz;
                 }
-                let record =
-                    FragmentRecord::announcing(fragment.dtype, fragment.elements(), &changes, digest);
+                let start = start(fragment, fence, digest);
+                let record = match &changes {
+                    Packed::Set(changes) => {
+                        encode_section(&start, changes, &mut payload);
+                        FragmentRecord::announcing(fragment.dtype, n, changes, digest)
+                    }
+                    Packed::Block16 { body, .. } => {
+                        encode_block16(&start, nnz, body, &mut payload);
+                        FragmentRecord::block16(n, nnz, digest)
+                    }
+                };
                 records.extend(record.encode());
-                encode_section(&start(fragment, fence, digest), &changes, &mut payload);
             }
         }
         Ok(Outgoing { records: records.into(), payload: payload.into() })
     }
 
     /// The changes of those fragments that are sent by their changes, in order.
-    fn remapped(&mut self, edge: &Edge, fragments: &[Fragment]) -> Result<Vec<ChangeSet>, RootCause> {
+    fn packed(&mut self, edge: &Edge, fragments: &[Fragment]) -> Result<Vec<Packed>, RootCause> {
         let started = Instant::now();
         let is_sparse = |fragment: &&Fragment| mode(self.patch, self.needs, edge, fragment) == Mode::Sparse;
         let sparse: Vec<&Fragment> = fragments.iter().filter(is_sparse).collect();
-        let remapped = self.shared.device.remap_all(&self.patch.changes, &sparse);
+        let packed = self.shared.device.pack(&self.patch.changes, &sparse);
         self.remap += started.elapsed();
-        remapped.map_err(|error| RootCause::Task(format!("{}: {error}", self.plan.name)))
+        packed.map_err(|error| RootCause::Task(format!("{}: {error}", self.plan.name)))
     }
 
     fn changes(
         &mut self,
         edge: &Edge,
         fragment: &Fragment,
-        remapped: &mut impl Iterator<Item = ChangeSet>,
-    ) -> Result<ChangeSet, RootCause> {
+        packed: &mut impl Iterator<Item = Packed>,
+    ) -> Result<Packed, RootCause> {
         let started = Instant::now();
         let mode = mode(self.patch, self.needs, edge, fragment);
         if mode == Mode::Repair {
             self.repaired += 1;
         }
         let changes = match mode {
-            Mode::Sparse => self.sparse(fragment, remapped.next()),
+            Mode::Sparse => self.sparse(fragment, packed.next()),
             Mode::Kept => {
-                self.named(fragment, self.shared.device.gather(&self.kept, fragment, self.patch.cast))
+                let kept = self.shared.device.gather(&self.kept, fragment, self.patch.cast);
+                self.named(fragment, kept).map(Packed::Set)
             }
             Mode::Repair => self.whole(fragment)?.ok_or(RootCause::WeightsMoved),
         };
@@ -166,17 +178,18 @@ impl Encoder<'_> {
     }
 
     /// The changes of a fragment; all of it, where that is smaller and the values are still there.
-    fn sparse(&self, fragment: &Fragment, remapped: Option<ChangeSet>) -> Result<ChangeSet, RootCause> {
-        let sparse = remapped.ok_or_else(|| RootCause::Task("a remap has lost a fragment".into()))?;
+    fn sparse(&self, fragment: &Fragment, packed: Option<Packed>) -> Result<Packed, RootCause> {
+        let sparse = packed.ok_or_else(|| RootCause::Task("a remap has lost a fragment".into()))?;
         if dense_is_smaller(fragment.elements(), sparse.nnz(fragment.elements())) {
             return Ok(self.whole(fragment)?.unwrap_or(sparse));
         }
         Ok(sparse)
     }
 
-    fn whole(&self, fragment: &Fragment) -> Result<Option<ChangeSet>, RootCause> {
+    fn whole(&self, fragment: &Fragment) -> Result<Option<Packed>, RootCause> {
         let Some(masters) = &self.whole else { return Ok(None) };
-        self.named(fragment, self.shared.device.gather(masters, fragment, self.patch.cast)).map(Some)
+        let whole = self.shared.device.gather(masters, fragment, self.patch.cast);
+        self.named(fragment, whole).map(|whole| Some(Packed::Set(whole)))
     }
 
     fn named<T>(&self, fragment: &Fragment, outcome: Result<T, DeviceError>) -> Result<T, RootCause> {

@@ -1,12 +1,14 @@
 //! The receiver's side of an attempt in place: windows into the live weights, then the proof.
 
+use super::stage::{damaged, load};
 use super::window::{self, Window};
 use super::{differing, named};
 use crate::Shared;
 use crate::binding::{Live, ReceiverBinding};
 use bytes::Bytes;
-use driftless_codec::{Expected, FragmentRecord, Section};
-use driftless_device::UndoLog;
+use driftless_codec::{Expected, FragmentRecord, FramedSection};
+use driftless_device::{Delivery, Loaded, UndoLog};
+use driftless_layout::Fragment;
 use driftless_proto::{RootCause, Weights};
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, index_of};
 use std::collections::BTreeMap;
@@ -50,30 +52,44 @@ pub(crate) fn write_window(
     cancel: &AtomicBool,
 ) -> Result<(), RootCause> {
     let fragments = shared.plan.edge(from, binding.id).map_or(&[][..], |edge| &edge.fragments);
+    let slabs: Vec<Fragment> =
+        window.iter().map(|slab| window::rows_of(&fragments[slab.fragment], &slab.rows)).collect();
+    let sections = read_window(shared, fence, from, &slabs, &mut bytes)?;
     begin(live, fence)?;
-    for slab in window {
+    for (rows, section) in slabs.iter().zip(sections) {
         if cancel.load(Ordering::Acquire) {
             return Err(RootCause::Died);
         }
-        let fragment = &fragments[slab.fragment];
-        let tensor = index_of(fragment.dst_tensor.into());
-        let memory = &binding.memory[tensor];
-        let rows = window::rows_of(&memory.fragment(fragment), &slab.rows);
-        let (dtype, elements) = (fragment.dtype, rows.elements());
-        let expected = Expected { fragment: fragment.index, dtype, elements, version: fence.version };
-        let section = Section::parse(&mut bytes, &expected);
-        let section = section.map_err(|error| RootCause::Damaged(format!("trainer/{from}: {error}")))?;
+        let memory = &binding.memory[index_of(rows.dst_tensor.into())];
         // Of a window there is no way back: the log only ever holds the rows at hand.
         let mut log = UndoLog::default();
-        let (cols, changes) = (shared.plan.param(fragment.param).cols(), section.changes());
+        let fragment = &*memory.fragment(rows);
+        let delivery = Delivery { fragment, param_cols: shared.plan.param(rows.param).cols(), section };
         let mut words = memory.words.lend_mut();
-        let done = shared.device.scatter(words.elements(), &rows, cols, &changes, &shared.keys, &mut log);
+        let done = shared.device.deliver(words.elements(), vec![delivery], &shared.keys, &mut log);
         let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
-        if fragment.first_in_replica {
-            live.changed += done.changed;
+        if rows.first_in_replica {
+            live.changed += done.iter().map(|done| done.changed).sum::<u64>();
         }
     }
     Ok(())
+}
+
+/// The sections of a window, every byte checked before the first is written.
+fn read_window(
+    shared: &Shared,
+    fence: &Fence,
+    from: SenderId,
+    slabs: &[Fragment],
+    bytes: &mut Bytes,
+) -> Result<Vec<Loaded>, RootCause> {
+    let read = |rows: &Fragment| {
+        let (fragment, dtype, elements) = (rows.index, rows.dtype, rows.elements());
+        let expected = Expected { fragment, dtype, elements, version: fence.version };
+        FramedSection::parse(bytes, &expected).map_err(|error| damaged(from, &error))
+    };
+    let sections = slabs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+    load(shared, from, sections)
 }
 
 /// CM-9, CM-14: before the first word is written the weights count as torn, and older attempts write no more.

@@ -3,13 +3,29 @@
 use crate::Shared;
 use crate::binding::Staged;
 use bytes::Bytes;
-use driftless_codec::{CodecError, Expected, FragmentRecord, Section};
+use driftless_codec::{CodecError, Expected, FragmentRecord, FramedSection};
+use driftless_device::{DeviceError, Loaded};
 use driftless_proto::RootCause;
 use driftless_types::{Digest, Fence, ReceiverId, SenderId, index_of};
 use std::collections::BTreeMap;
 
-fn damaged(from: SenderId, error: &CodecError) -> RootCause {
+pub(super) fn damaged(from: SenderId, error: &CodecError) -> RootCause {
     RootCause::Damaged(format!("trainer/{from}: {error}"))
+}
+
+/// Checks what a sender's sections say, and brings them to where the weights are.
+///
+/// # Errors
+/// [`RootCause::Damaged`] naming the sender and what is wrong, or a failure of the device.
+pub(super) fn load(
+    shared: &Shared,
+    from: SenderId,
+    sections: Vec<FramedSection>,
+) -> Result<Vec<Loaded>, RootCause> {
+    shared.device.load(sections).map_err(|error| match error {
+        DeviceError::Section(error) => damaged(from, &error),
+        error => RootCause::Task(error.to_string()),
+    })
 }
 
 /// Reads a sender's records, checks them against the plan, and adds up the payload that they announce, in bytes.
@@ -47,7 +63,7 @@ pub(crate) fn stage(
     let mut sections = BTreeMap::new();
     for (from, (records, mut payload)) in incoming {
         let fragments = shared.plan.edge(from, me).map_or(&[][..], |edge| &edge.fragments);
-        let mut checked = Vec::new();
+        let (mut indices, mut framed) = (Vec::new(), Vec::new());
         for (index, (record, fragment)) in records.iter().zip(fragments).enumerate() {
             promised[index_of(fragment.dst_tensor.into())] += record.digest;
             if record.bytes == 0 {
@@ -59,15 +75,16 @@ pub(crate) fn stage(
                 elements: fragment.elements(),
                 version: fence.version,
             };
-            let section = Section::parse(&mut payload, &expected).map_err(|e| damaged(from, &e))?;
+            let section = FramedSection::parse(&mut payload, &expected).map_err(|e| damaged(from, &e))?;
             record.check_section(section.header()).map_err(|e| damaged(from, &e))?;
-            checked.push((index, section));
+            indices.push(index);
+            framed.push(section);
         }
         if !payload.is_empty() {
             let text = format!("trainer/{from}: {} bytes follow the last section", payload.len());
             return Err(RootCause::Damaged(text));
         }
-        sections.insert(from, checked);
+        sections.insert(from, indices.into_iter().zip(load(shared, from, framed)?).collect());
     }
     Ok(Staged { fence, sections, promised })
 }

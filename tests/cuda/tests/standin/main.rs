@@ -3,6 +3,7 @@
 
 mod fleet;
 mod opening;
+mod sections;
 #[path = "../../../../crates/driftless-device/tests/support/mod.rs"]
 mod support;
 mod threads;

@@ -16,7 +16,7 @@ use std::sync::atomic::AtomicBool;
 
 static RUNNING: AtomicBool = AtomicBool::new(false);
 
-fn on_device<T: Element>(gpu: &CudaDevice, elements: &[T]) -> Result<DeviceBuffer<T>> {
+pub(crate) fn on_device<T: Element>(gpu: &CudaDevice, elements: &[T]) -> Result<DeviceBuffer<T>> {
     let buffer = gpu.uninitialized(elements.len())?;
     Buffer::from(buffer.clone()).write(elements)?;
     Ok(buffer)
@@ -204,7 +204,7 @@ fn dv5_a_list_longer_than_its_first_room_is_made_again() -> Result<()> {
 }
 
 /// Every tensor of a rank: changes on the host and on the device.
-fn both(
+pub(crate) fn both(
     gpu: &CudaDevice,
     plan: &RemapPlan,
     trainer: &TinyTrainer,
@@ -229,7 +229,7 @@ fn both(
     Ok([on_host, on_gpu])
 }
 
-fn stepped(trainer: &str, rollouts: &[&str]) -> Result<(RemapPlan, TinyTrainer)> {
+pub(crate) fn stepped(trainer: &str, rollouts: &[&str]) -> Result<(RemapPlan, TinyTrainer)> {
     let rollouts = rollouts.iter().map(|text| text.parse()).collect::<Result<Vec<_>, _>>()?;
     let plan = tiny_plan(&trainer.parse()?, &rollouts)?;
     let mut trainer = TinyTrainer::new(&plan, 3);
