@@ -7,7 +7,7 @@ use crate::family::FamilyArg;
 use crate::files::{Folder, PolicyFile, RecordedStep, Slot};
 use crate::placement::Placement;
 use crate::source::StateSource;
-use driftless::{Device, DeviceError, LayoutClaim, SourceBinding, StepMask};
+use driftless::{Bitset, Device, DeviceError, LayoutClaim, SourceBinding, StepMask};
 use driftless_layout::{ParamMeta, RemapPlan};
 use driftless_numerics::bf16::widen;
 use driftless_numerics::{Cast, Family, StepParams};
@@ -88,12 +88,14 @@ impl FolderSource {
     fn mark_changes(&self, cast: Cast) -> Result<(), DeviceError> {
         for binding in self.memory.iter().flatten() {
             let (Some(model), Some(mask)) = (&binding.model, &binding.mask) else { continue };
-            let (model, new, mut mask) = (model.view()?, self.served(binding, cast)?, mask.lock());
+            let (model, new) = (model.view()?, self.served(binding, cast)?);
+            let mut changed = Bitset::new(new.len());
             for (index, (old, new)) in model.iter().zip(&new).enumerate() {
                 if new != old {
-                    mask.insert(index);
+                    changed.insert(index);
                 }
             }
+            mask.mark(&changed)?;
         }
         Ok(())
     }
@@ -251,7 +253,9 @@ fn zeroed(
         Ok(match detector {
             DetectorArg::Inversion | DetectorArg::Snapshot => binding,
             DetectorArg::PreCopy => binding.with_model(model()?),
-            DetectorArg::InStep => binding.with_model(model()?).with_mask(StepMask::new(index_of(elements))),
+            DetectorArg::InStep => {
+                binding.with_model(model()?).with_mask(StepMask::on(device, index_of(elements))?)
+            }
         })
     };
     let senders = plan.senders().iter();

@@ -254,7 +254,7 @@ fn old_bits(bench: &Bench) {
         "in-step (1 %)",
         4 * ROWS * COLS + ROWS * COLS / 8,
         || {
-            let source = ChangeSource::InStep { master: master.into(), changed: &mask, diffs };
+            let source = ChangeSource::InStep { master: master.into(), changed: (&mask).into(), diffs };
             seconds(|| drop(black_box(bench.detect(source))))
         },
         || {

@@ -1,7 +1,6 @@
 //! One bit per element: which elements may have changed, whoever found that out.
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A set of elements of one source tensor, one bit each.
 ///
@@ -136,24 +135,6 @@ impl Bitset {
     /// The bits, to be written by an optimizer; bits at and above [`Self::len`] must stay zero.
     pub fn words_mut(&mut self) -> &mut [u64] {
         &mut self.words
-    }
-}
-
-/// One bit per element of a source tensor, which the optimizer sets where a step changes the served bits: it has the
-/// old weight and the new one in registers. The runtime clears it when the step is detected. Clones share it.
-#[derive(Clone, Debug)]
-pub struct StepMask(Arc<Mutex<Bitset>>);
-
-impl StepMask {
-    /// A mask of `elements` elements, none of them marked.
-    #[must_use]
-    pub fn new(elements: usize) -> Self {
-        Self(Arc::new(Mutex::new(Bitset::new(elements))))
-    }
-
-    /// The bits, for as long as the guard lives.
-    pub fn lock(&self) -> MutexGuard<'_, Bitset> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

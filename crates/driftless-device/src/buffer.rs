@@ -6,7 +6,7 @@
 
 use crate::memory::{bytes_of, bytes_of_mut};
 use crate::{
-    BitsMut, Bitset, DeviceError, Element, Elements, ElementsMut, ReadGuard, SharedBuffer, WriteGuard,
+    Bits, BitsMut, Bitset, DeviceError, Element, Elements, ElementsMut, ReadGuard, SharedBuffer, WriteGuard,
 };
 use std::any::Any;
 use std::fmt;
@@ -37,6 +37,12 @@ pub trait DeviceMemory: fmt::Debug + Send + Sync + 'static {
     /// Bytes beyond the end, or a device that fails.
     fn upload(&self, offset: usize, from: &[u8]) -> Result<(), DeviceError>;
 
+    /// Zeros all of it.
+    ///
+    /// # Errors
+    /// A device that fails.
+    fn clear(&self) -> Result<(), DeviceError>;
+
     /// The backend's own type.
     fn as_any(&self) -> &dyn Any;
 }
@@ -51,6 +57,15 @@ pub enum ElementSet {
 }
 
 impl ElementSet {
+    /// Lends the set for reading.
+    #[must_use]
+    pub fn bits(&self) -> Bits<'_> {
+        match self {
+            Self::Host(set) => Bits::Host(set),
+            Self::Device(buffer) => Bits::Device(buffer.memory()),
+        }
+    }
+
     /// Lends the set for writing.
     pub fn lend(&mut self) -> BitsMut<'_> {
         match self {
@@ -94,6 +109,16 @@ impl<T: Element> DeviceBuffer<T> {
     #[must_use]
     pub fn memory(&self) -> &dyn DeviceMemory {
         &*self.shared.memory
+    }
+
+    /// DV-1: the guard of a reader.
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, ()> {
+        self.shared.access.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// DV-1: the guard of a writer.
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, ()> {
+        self.shared.access.write().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,10 +181,7 @@ impl<T: Element> Buffer<T> {
     pub fn lend(&self) -> Lent<'_, T> {
         match self {
             Self::Host(buffer) => Lent::Host(buffer.read()),
-            Self::Device(buffer) => {
-                let guard = buffer.shared.access.read().unwrap_or_else(PoisonError::into_inner);
-                Lent::Device(guard, buffer.memory())
-            }
+            Self::Device(buffer) => Lent::Device(buffer.read(), buffer.memory()),
         }
     }
 
@@ -168,10 +190,7 @@ impl<T: Element> Buffer<T> {
     pub fn lend_mut(&self) -> LentMut<'_, T> {
         match self {
             Self::Host(buffer) => LentMut::Host(buffer.write()),
-            Self::Device(buffer) => {
-                let guard = buffer.shared.access.write().unwrap_or_else(PoisonError::into_inner);
-                LentMut::Device(guard, buffer.memory())
-            }
+            Self::Device(buffer) => LentMut::Device(buffer.write(), buffer.memory()),
         }
     }
 

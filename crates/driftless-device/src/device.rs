@@ -1,7 +1,7 @@
 //! What a backend does: the four kernels behind one object-safe trait.
 
 use crate::{
-    BitsMut, Bitset, Buffer, ChangeList, Delivery, DeviceError, ElementSet, Elements, ElementsMut, Loaded,
+    Bits, BitsMut, Buffer, ChangeList, Delivery, DeviceError, ElementSet, Elements, ElementsMut, Loaded,
     Packed, UndoLog,
 };
 use driftless_codec::FramedSection;
@@ -76,7 +76,7 @@ pub enum ChangeSource<'a> {
         /// FP32 master weights after the step.
         master: Elements<'a, f32>,
         /// The elements whose served bits the step changed.
-        changed: &'a Bitset,
+        changed: Bits<'a>,
         /// One per piece of the tensor, in order.
         diffs: &'a [PieceDiff],
     },

@@ -101,6 +101,43 @@ impl<'a, T> From<&'a mut Vec<T>> for ElementsMut<'a, T> {
     }
 }
 
+/// A set of elements that is lent for reading: see [`Bitset`].
+#[derive(Clone, Copy, Debug)]
+pub enum Bits<'a> {
+    /// On the host.
+    Host(&'a Bitset),
+    /// On a device, as [`BitsMut::Device`].
+    Device(&'a dyn DeviceMemory),
+}
+
+impl<'a> Bits<'a> {
+    /// Whether there is one bit for each of `elements` elements, and no more than a word needs.
+    #[must_use]
+    pub fn fits(&self, elements: usize) -> bool {
+        match self {
+            Self::Host(set) => set.len() == elements,
+            Self::Device(memory) => memory.bytes() == elements.div_ceil(64) * 8,
+        }
+    }
+
+    /// The set itself.
+    ///
+    /// # Errors
+    /// [`DeviceError::Place`] if it is not on the host.
+    pub fn on_host(self) -> Result<&'a Bitset, DeviceError> {
+        match self {
+            Self::Host(set) => Ok(set),
+            Self::Device(memory) => Err(not_on_host(memory)),
+        }
+    }
+}
+
+impl<'a> From<&'a Bitset> for Bits<'a> {
+    fn from(set: &'a Bitset) -> Self {
+        Self::Host(set)
+    }
+}
+
 /// A set of elements that is lent for writing: see [`Bitset`].
 #[derive(Debug)]
 pub enum BitsMut<'a> {
@@ -111,12 +148,12 @@ pub enum BitsMut<'a> {
 }
 
 impl BitsMut<'_> {
-    /// Whether there is one bit for each of `elements` elements, and no more than a word needs.
+    /// The same set, lent for reading.
     #[must_use]
-    pub fn fits(&self, elements: usize) -> bool {
+    pub fn bits(&self) -> Bits<'_> {
         match self {
-            Self::Host(set) => set.len() == elements,
-            Self::Device(memory) => memory.bytes() == elements.div_ceil(64) * 8,
+            Self::Host(set) => Bits::Host(set),
+            Self::Device(memory) => Bits::Device(*memory),
         }
     }
 }

@@ -21,12 +21,13 @@ mod device;
 mod error;
 mod fit;
 mod lent;
+mod mask;
 mod memory;
 mod place;
 mod sections;
 mod undo;
 
-pub use bitset::{Bitset, StepMask};
+pub use bitset::Bitset;
 pub use buffer::{Buffer, DeviceBuffer, DeviceMemory, ElementSet, HOST, HostView, Lent, LentMut};
 pub use changes::{ChangeList, DeviceChanges};
 pub use cpu::CpuDevice;
@@ -35,7 +36,8 @@ pub use device::{
     PieceRule, Scattered,
 };
 pub use error::DeviceError;
-pub use lent::{BitsMut, Elements, ElementsMut};
+pub use lent::{Bits, BitsMut, Elements, ElementsMut};
+pub use mask::{LentMask, StepMask};
 pub use memory::{Element, ReadGuard, SharedBuffer, StateBuffer, WordBuffer, WriteGuard};
 pub use place::Place;
 pub use sections::{Delivery, DeviceSection, Loaded, Packed};

@@ -80,8 +80,10 @@ fn dv4_every_source_of_old_bits_lists_the_same_changes_with_the_same_digest() {
     assert_eq!(pre_copy, snapshot);
     let mut changed = Bitset::new(new.len());
     changed.insert_all(&wanted);
-    let in_step =
-        detect(ChangeSource::InStep { master: master.into(), changed: &changed, diffs: &COMPARED }, plain());
+    let in_step = detect(
+        ChangeSource::InStep { master: master.into(), changed: (&changed).into(), diffs: &COMPARED },
+        plain(),
+    );
     assert_eq!(in_step, snapshot);
     // A piece that goes whole lists nothing, and is digested all the same.
     let mut diffs = COMPARED;
@@ -90,7 +92,7 @@ fn dv4_every_source_of_old_bits_lists_the_same_changes_with_the_same_digest() {
     let whole = pieces[3].src_offset as u32..pieces[4].src_offset as u32;
     for source in [
         ChangeSource::PreCopy { master: master.into(), model: (&old).into(), diffs: &diffs },
-        ChangeSource::InStep { master: master.into(), changed: &changed, diffs: &diffs },
+        ChangeSource::InStep { master: master.into(), changed: (&changed).into(), diffs: &diffs },
     ] {
         let found = detect(source, plain());
         assert!(
@@ -120,7 +122,7 @@ fn nu5_classes_are_exact_where_old_bits_are_known() {
     let mut changed = Bitset::new(new.len());
     changed.insert_all(&[7, 12]);
     let found = detect(
-        ChangeSource::InStep { master: master.into(), changed: &changed, diffs: &COMPARED },
+        ChangeSource::InStep { master: master.into(), changed: (&changed).into(), diffs: &COMPARED },
         plain().with_classes(),
     );
     assert_eq!(classes(&found), [StepClass::Far; 2]);

@@ -335,7 +335,7 @@ fn check_sources(plan: &SenderPlan, rank: &[SourceBinding], detector: Detector) 
         let (part, found) = match detector {
             Detector::Inversion | Detector::Snapshot => continue,
             Detector::PreCopy => ("model", memory.model.as_ref().map_or(0, Buffer::len)),
-            Detector::InStep => ("mask", memory.mask.as_ref().map_or(0, |mask| mask.lock().len())),
+            Detector::InStep => ("mask", memory.mask.as_ref().map_or(0, |mask| mask.len())),
         };
         length(&plan.name, &format!("{} ({part})", tensor.name), found, expected)?;
     }

@@ -103,7 +103,7 @@ impl Optimizer {
             let [Some(weights), Some(m), Some(v)] = memory else { continue };
             let (mut weights, mut m, mut v) = (weights.write(), m.write(), v.write());
             // Both weights are in registers here: the optimizer itself says what changed.
-            let Some(mut mask) = tensor.mask.as_ref().map(StepMask::lock) else { continue };
+            let Some(mut mask) = tensor.mask.as_ref().and_then(StepMask::host) else { continue };
             for (i, (w, (m, v))) in (0..).zip(weights.iter_mut().zip(m.iter_mut().zip(v.iter_mut()))) {
                 let gradient = 1e-3 * (noise(i as u64 ^ (step << 40)) - 0.5);
                 *m += (gradient - *m) * narrow(1.0 - HYPER.beta1);

@@ -4,8 +4,8 @@
 use anyhow::{Context, Result, ensure};
 use driftless::{
     Buffer, Device, Family, LayoutClaim, Node, NodeOptions, Outcome, ReceiverPlan, RemapPlan, ReplicaId,
-    Rollout, RolloutMemory, SourceBinding, StepGuard, StepParams, SyncHandle, Trainer, TrainerMemory,
-    Version, WordBuffer,
+    Rollout, RolloutMemory, SourceBinding, StepGuard, StepMask, StepParams, SyncHandle, Trainer,
+    TrainerMemory, Version, WordBuffer,
 };
 use driftless_testkit::{TensorBuffers, TinyTrainer, tiny_plan};
 use std::sync::Arc;
@@ -108,6 +108,11 @@ impl Fleet {
         let step = self.trainer.step_begin().await;
         let params = self.step_policy().expect("the device takes the optimizer's memory");
         self.trainer.step_taken(step, params);
+    }
+
+    /// The optimizer's marks, of every rank and tensor.
+    pub fn masks(&self) -> impl Iterator<Item = &StepMask> {
+        self.memory.iter().flatten().map(|memory| &memory.mask)
     }
 
     fn step_policy(&mut self) -> Result<StepParams> {

@@ -81,7 +81,7 @@ impl Padded {
         }
         let mut model = binding.model.as_ref().unwrap().host().unwrap().write();
         places.iter().zip(&*plain.model.read()).for_each(|(&place, &word)| model[place] = word);
-        let (mut from, mut to) = (plain.mask.lock(), binding.mask.as_ref().unwrap().lock());
+        let (mut from, mut to) = (plain.mask.host().unwrap(), binding.mask.as_ref().unwrap().host().unwrap());
         from.indices().for_each(|index| to.insert(places[index as usize]));
         from.clear();
     }

@@ -145,7 +145,7 @@ impl Bench<'_> {
         (0..self.elements).step_by(100).for_each(|index| marks.insert(index));
         self.lines(elements, 4 * elements + elements / 8, || {
             self.detect(
-                ChangeSource::InStep { master: lend(&self.master), changed: &marks, diffs: &diffs },
+                ChangeSource::InStep { master: lend(&self.master), changed: (&marks).into(), diffs: &diffs },
                 Cast::NearestEven,
             )
         })

@@ -14,7 +14,9 @@ use super::gpu::{Gpu, Layout};
 use super::memory::CudaMemory;
 use super::parts::{Parts, goes_whole};
 use crate::fit::{Part as Piece, check, parts_of};
-use crate::{BitsMut, ChangeList, ChangeSource, Classes, DetectOptions, Detected, DeviceError, Pending};
+use crate::{
+    Bits, BitsMut, ChangeList, ChangeSource, Classes, DetectOptions, Detected, DeviceError, Pending,
+};
 use driftless_layout::{ParamMeta, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, MasterAudit};
 use driftless_types::{Digest, Dtype};
@@ -37,8 +39,7 @@ struct Pass<'a> {
     parts: Parts,
     goes_whole: Vec<bool>,
     addresses: Addresses,
-    /// The optimizer's marks, which are on the host.
-    changed: Option<&'a [u64]>,
+    marks: Marks<'a>,
     pending: Pend,
     /// Whether older bits are ours, to be brought up to date.
     replaces: bool,
@@ -56,6 +57,24 @@ struct Addresses {
     exp_avg_sq: Address,
     previous: Address,
     pending: Address,
+}
+
+/// The optimizer's marks.
+#[derive(Clone, Copy)]
+enum Marks<'a> {
+    Absent,
+    /// On the host: they are copied into the window.
+    Host(&'a [u64]),
+    Device(Address),
+}
+
+impl Marks<'_> {
+    const fn uploaded(&self) -> &[u64] {
+        match self {
+            Self::Host(words) => words,
+            Self::Absent | Self::Device(_) => &[],
+        }
+    }
 }
 
 /// What becomes of pending changes.
@@ -118,11 +137,7 @@ impl CudaDevice {
             goes_whole: (0..pieces.len()).map(|index| goes_whole(source, index)).collect(),
             pieces,
             addresses: self.addresses(source, options)?,
-            changed: if let ChangeSource::InStep { changed, .. } = source {
-                Some(changed.words())
-            } else {
-                None
-            },
+            marks: self.marks(source)?,
             pending: pend(&options.pending),
             replaces: matches!(source, ChangeSource::Snapshot { .. }),
             flags: flags(source, options),
@@ -152,7 +167,10 @@ impl CudaDevice {
             ChangeSource::PreCopy { master, model, .. } => {
                 vec![self.memory_of(*master)?, self.memory_of(*model)?]
             }
-            ChangeSource::InStep { master, .. } => vec![self.memory_of(*master)?],
+            ChangeSource::InStep { master, changed: Bits::Device(memory), .. } => {
+                vec![self.memory_of(*master)?, Some(CudaMemory::of(*memory, self.worker())?)]
+            }
+            ChangeSource::InStep { master, changed: Bits::Host(_), .. } => vec![self.memory_of(*master)?],
         };
         if let Pending::Drain(set) | Pending::Collect(set) = &options.pending {
             lent.push(self.memory_of_set(set)?);
@@ -191,6 +209,14 @@ impl CudaDevice {
             all.pending = address(self.memory_of_set(set)?);
         }
         Ok(all)
+    }
+
+    fn marks<'a>(&self, source: &ChangeSource<'a>) -> Result<Marks<'a>, DeviceError> {
+        let ChangeSource::InStep { changed, .. } = source else { return Ok(Marks::Absent) };
+        Ok(match changed {
+            Bits::Host(set) => Marks::Host(set.words()),
+            Bits::Device(memory) => Marks::Device(CudaMemory::of(*memory, self.worker())?.address()),
+        })
     }
 
     fn memory_of_set<'a>(&self, set: &'a BitsMut<'_>) -> Result<Option<&'a CudaMemory>, DeviceError> {
@@ -257,7 +283,7 @@ impl Pass<'_> {
         let zeroed_end = layout.bytes();
         let parts = layout.room(size_of::<Part>() * self.parts.parts.len());
         let cuts = layout.room(4 * self.parts.cuts.len());
-        let changed = layout.room(8 * self.changed.map_or(0, <[u64]>::len));
+        let changed = layout.room(size_of_val(self.marks.uploaded()));
         let (indices, values) = (layout.room(4 * capacity), layout.room(2 * capacity));
         let classes = layout.room(if self.classes == Classes::Listed { capacity } else { 0 });
         let bytes = layout.bytes();
@@ -291,7 +317,7 @@ impl Pass<'_> {
         gpu.clear(base, window.zeroed_end)?;
         gpu.upload(at(window.parts), bytes_of(&self.parts.parts))?;
         gpu.upload(at(window.cuts), bytes_of(&self.parts.cuts))?;
-        gpu.upload(at(window.changed), bytes_of(self.changed.unwrap_or_default()))?;
+        gpu.upload(at(window.changed), bytes_of(self.marks.uploaded()))?;
         let Addresses { master, exp_avg, exp_avg_sq, previous, pending } = self.addresses;
         let Some(first) = self.parts.launches.first() else { return Ok(()) };
         let args = DetectArgs {
@@ -300,7 +326,11 @@ impl Pass<'_> {
             // A rule that reads no second moment is content with anything.
             exp_avg_sq: if exp_avg_sq == 0 { exp_avg } else { exp_avg_sq },
             previous,
-            changed: self.changed.map_or(0, |_| at(window.changed)),
+            changed: match self.marks {
+                Marks::Absent => 0,
+                Marks::Host(_) => at(window.changed),
+                Marks::Device(address) => address,
+            },
             pending,
             parts: at(window.parts),
             cuts: at(window.cuts),

@@ -148,6 +148,14 @@ impl DeviceMemory for CudaMemory {
         })
     }
 
+    fn clear(&self) -> Result<(), DeviceError> {
+        self.worker.run(|gpu| {
+            gpu.follow(self)?;
+            gpu.clear(self.address, self.bytes)?;
+            gpu.finish()
+        })
+    }
+
     fn as_any(&self) -> &dyn Any {
         self
     }

@@ -1,7 +1,7 @@
 //! What must hold of a detection's arguments.
 
 use super::area::{Area, check_cuts, param_of};
-use crate::{BitsMut, ChangeSource, DetectOptions, DeviceError, Elements, Pending, PieceRule};
+use crate::{Bits, ChangeSource, DetectOptions, DeviceError, Elements, Pending, PieceRule};
 use driftless_layout::{ParamMeta, Piece, SourceTensor};
 use driftless_numerics::Cast;
 use driftless_types::{Dtype, index_of};
@@ -26,7 +26,7 @@ pub(crate) fn check(
 ) -> Result<(), DeviceError> {
     check_lengths(tensor, source)?;
     if let Pending::Drain(set) | Pending::Collect(set) = &options.pending {
-        check_set(set, tensor.elements())?;
+        check_set("pending", set.bits(), tensor.elements())?;
     }
     check_casts(source, options.cast)
 }
@@ -57,7 +57,7 @@ fn check_lengths(tensor: &SourceTensor, source: &ChangeSource<'_>) -> Result<(),
             check_length("diffs of pieces", diffs.len(), pieces)
         }
         ChangeSource::InStep { changed, diffs, .. } => {
-            check_length("changed", changed.len(), elements)?;
+            check_set("changed", *changed, elements)?;
             check_length("diffs of pieces", diffs.len(), pieces)
         }
     }
@@ -71,15 +71,15 @@ fn check_length(what: &'static str, found: usize, expected: u64) -> Result<(), D
 }
 
 /// One bit per element: a device's set is counted in words.
-fn check_set(set: &BitsMut<'_>, elements: u64) -> Result<(), DeviceError> {
+fn check_set(what: &'static str, set: Bits<'_>, elements: u64) -> Result<(), DeviceError> {
     if set.fits(index_of(elements)) {
         return Ok(());
     }
     let found = match set {
-        BitsMut::Host(set) => set.len(),
-        BitsMut::Device(memory) => memory.bytes().saturating_mul(8),
+        Bits::Host(set) => set.len(),
+        Bits::Device(memory) => memory.bytes().saturating_mul(8),
     };
-    check_length("pending", found, elements)
+    check_length(what, found, elements)
 }
 
 const fn master_of<'a>(source: &ChangeSource<'a>) -> Elements<'a, f32> {

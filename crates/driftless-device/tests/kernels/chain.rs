@@ -309,7 +309,7 @@ fn every_other_source_finds_what_changed_in_a_trained_policy() {
         assert_eq!((counted, marked.count()), (count, count));
         assert_eq!(
             scene.list(
-                ChangeSource::InStep { master: master.into(), changed: &marked, diffs: &diffs },
+                ChangeSource::InStep { master: master.into(), changed: (&marked).into(), diffs: &diffs },
                 plain()
             ),
             wanted

@@ -182,7 +182,8 @@ fn gp1_sources_that_know_old_bits() {
                 || ChangeSource::PreCopy { master: master.into(), model: (&old).into(), diffs: &diffs };
             let found = detect(grid, &tensor, &params, pre_copy(), options(), &keys);
             check(&found, &on_cpu(&tensor, &params, pre_copy(), options()), "pre-copy");
-            let in_step = || ChangeSource::InStep { master: master.into(), changed: &changed, diffs: &diffs };
+            let in_step =
+                || ChangeSource::InStep { master: master.into(), changed: (&changed).into(), diffs: &diffs };
             let found = detect(grid, &tensor, &params, in_step(), options(), &keys);
             check(&found, &on_cpu(&tensor, &params, in_step(), options()), "in-step");
             let [mut ours, mut theirs] = [old.clone(), old.clone()];

@@ -347,10 +347,11 @@ impl SenderBinding {
     }
 
     /// The step is detected: the optimizer's masks speak of the next one.
-    pub fn clear_masks(&self) {
-        for mask in self.memory.iter().filter_map(|memory| memory.mask.as_ref()) {
-            mask.lock().clear();
-        }
+    ///
+    /// # Errors
+    /// A device that fails.
+    pub fn clear_masks(&self) -> Result<(), DeviceError> {
+        self.memory.iter().filter_map(|memory| memory.mask.as_ref()).try_for_each(StepMask::clear)
     }
 
     /// Digests of the bits at a version, per digest cell: known of the first version and of the newest.

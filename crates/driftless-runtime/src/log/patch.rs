@@ -4,8 +4,7 @@ use super::target::{Lineage, LogStep, LogTarget, WholeValues};
 use crate::Shared;
 use crate::binding::{Patch, SenderBinding};
 use driftless_device::{
-    Bitset, ChangeList, ChangeSource, DetectOptions, DeviceError, ElementSet, Elements, Lent, Pending,
-    PieceDiff,
+    ChangeList, ChangeSource, DetectOptions, DeviceError, ElementSet, Elements, Lent, Pending, PieceDiff,
 };
 use driftless_layout::{Fragment, SenderPlan};
 use driftless_numerics::Cast;
@@ -249,8 +248,9 @@ fn merged(
         shared.device.remember(set, changes)?;
         let diffs = vec![PieceDiff::Compare; tensor.pieces.len()];
         let master = memory.master.lend();
-        let nothing = Bitset::new(memory.master.len());
-        let source = ChangeSource::InStep { master: master.elements(), changed: &nothing, diffs: &diffs };
+        let nothing = shared.device.empty_set(memory.master.len())?;
+        let source =
+            ChangeSource::InStep { master: master.elements(), changed: nothing.bits(), diffs: &diffs };
         let options = DetectOptions::new(patch.cast).with_pending(Pending::Drain(set.lend()));
         let params = shared.plan.params();
         let never = AtomicBool::new(false);

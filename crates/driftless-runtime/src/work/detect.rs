@@ -66,7 +66,8 @@ pub(crate) fn detect(
     if let Some(patch) = binding.patch().filter(|patch| Some(patch.range.version) == step.version()) {
         log::conclude(shared, binding, step.log, &patch);
     }
-    binding.clear_masks();
+    // If that fails the step is detected again, and lists the same elements.
+    binding.clear_masks()?;
     Ok(gates)
 }
 
@@ -210,7 +211,7 @@ fn with_source<T>(
         }
         Detector::InStep => {
             let mask = memory.mask.as_ref().ok_or_else(|| missing("the optimizer's mask"))?;
-            run(ChangeSource::InStep { master, changed: &mask.lock(), diffs })
+            run(ChangeSource::InStep { master, changed: mask.lend().bits(), diffs })
         }
     }
 }

@@ -25,12 +25,12 @@ impl TinyTrainer {
     /// A device without so much memory.
     pub fn memory_on(&self, device: &dyn Device) -> Result<Vec<Vec<TensorBuffers>>, DeviceError> {
         let one = |state: super::TensorState| {
-            let mask = state.mask;
+            let elements = state.master.len();
             let slots = [state.master, state.exp_avg, state.exp_avg_sq].map(Buffer::from);
-            let copies =
-                [device.zeros(slots[0].len())?, device.zeros(slots[0].len())?, device.zeros(slots[0].len())?];
+            let copies = [device.zeros(elements)?, device.zeros(elements)?, device.zeros(elements)?];
             let is_on_host = copies[0].host().is_some();
             let [master, exp_avg, exp_avg_sq] = if is_on_host { slots } else { copies };
+            let mask = if is_on_host { state.mask } else { StepMask::on(device, elements)? };
             let model = Buffer::from(state.model);
             let model = if is_on_host { model } else { device.words(model.view()?.to_vec())? };
             Ok(TensorBuffers { master, exp_avg, exp_avg_sq, mask, model })
@@ -41,7 +41,8 @@ impl TinyTrainer {
         Ok(memory)
     }
 
-    /// Makes copies of the optimizer's memory equal to it: to be called after a step.
+    /// Makes copies of the optimizer's memory equal to it, and hands its marks over to their masks: to be called after a
+    /// step.
     ///
     /// # Errors
     /// A device that fails.
@@ -51,6 +52,7 @@ impl TinyTrainer {
             copy(&state.exp_avg.clone().into(), &there.exp_avg)?;
             copy(&state.exp_avg_sq.clone().into(), &there.exp_avg_sq)?;
             copy(&state.model.clone().into(), &there.model)?;
+            hand_over(&state.mask, &there.mask)?;
         }
         Ok(())
     }
@@ -59,4 +61,15 @@ impl TinyTrainer {
 /// Copies to a device; what is on the host is the trainer's own.
 fn copy<T: Element>(from: &Buffer<T>, to: &Buffer<T>) -> Result<(), DeviceError> {
     if to.host().is_some() { Ok(()) } else { to.write(&from.view()?) }
+}
+
+/// Moves what is marked to a mask on a device; one on the host is the trainer's own.
+fn hand_over(from: &StepMask, to: &StepMask) -> Result<(), DeviceError> {
+    if to.host().is_some() {
+        return Ok(());
+    }
+    let Some(mut marked) = from.host() else { return Ok(()) };
+    to.mark(&marked)?;
+    marked.clear();
+    Ok(())
 }

@@ -54,7 +54,7 @@ pub struct TensorState {
     pub exp_avg: StateBuffer,
     /// Second moments.
     pub exp_avg_sq: StateBuffer,
-    /// What the last step changed, as the optimizer saw it with both weights in registers.
+    /// What the last step changed, as the optimizer saw it with both weights in registers; on the host.
     pub mask: StepMask,
     /// The BF16 weights before the last step, as a trainer's model holds them until it copies the masters over.
     pub model: WordBuffer,
@@ -197,7 +197,7 @@ fn zeroed_memory(sender: &SenderPlan) -> Vec<TensorState> {
 fn step_piece(adamw: &AdamW, gradient: &Gradient, piece: &Piece, state: &TensorState) {
     let (mut master, mut exp_avg, mut exp_avg_sq) =
         (state.master.write(), state.exp_avg.write(), state.exp_avg_sq.write());
-    let (mut model, mut mask) = (state.model.write(), state.mask.lock());
+    let (mut model, mut mask) = (state.model.write(), state.mask.host().expect("a mask on the host"));
     for (i, (row, col)) in elements(piece) {
         model[i] = cast(master[i]);
         adamw.step(&mut master[i], &mut exp_avg[i], &mut exp_avg_sq[i], gradient.at(row, col));

@@ -1,10 +1,11 @@
 //! Whole fleets whose weights live on the stand-in's GPU.
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use driftless::{Detector, Device, Fault, NodeOptions, Outcome, ReplicaOutcome, Site};
 use driftless_chaos::Fleet;
 use driftless_cuda_tests::{Failure, Standin, gpu, on_standin};
 use driftless_device::cuda::CudaDevice;
+use driftless_device::{Bits, StepMask};
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +40,9 @@ fn every_detector_keeps_a_fleet_identical() -> Result<()> {
                     committed(&outcome)?;
                     ensure!(outcome.report.dense.is_empty() && outcome.report.repaired == 0);
                     ensure!(outcome.report.sent < outcome.report.elements / 4, "{detector:?} sends changes");
+                    if detector == Detector::InStep {
+                        fleet.masks().try_for_each(is_clear_and_on_a_device)?;
+                    }
                     fleet.ensure_identical()?;
                 }
                 fleet.stop().await;
@@ -46,6 +50,16 @@ fn every_detector_keeps_a_fleet_identical() -> Result<()> {
             Ok(())
         })
     })
+}
+
+/// The masks of a step that was detected: the next one marks afresh.
+fn is_clear_and_on_a_device(mask: &StepMask) -> Result<()> {
+    let lent = mask.lend();
+    let Bits::Device(memory) = lent.bits() else { bail!("a mask on the host") };
+    let mut bytes = vec![1; memory.bytes()];
+    memory.download(0, &mut bytes)?;
+    ensure!(bytes.iter().all(|&byte| byte == 0), "marks of a step that was detected");
+    Ok(())
 }
 
 /// The part of the chaos matrix in which a device has work in hand: faults of every kind where memory is read or written.

@@ -6,7 +6,7 @@ use driftless_cuda_tests::{gpu, on_standin};
 use driftless_device::cuda::CudaDevice;
 use driftless_device::{
     Bitset, Buffer, ChangeList, ChangeSource, CpuDevice, DetectOptions, Detected, Device, DeviceBuffer,
-    DeviceError, Element, ElementSet, Elements, Pending, PieceDiff, PieceRule, UndoLog,
+    DeviceError, Element, ElementSet, Elements, Pending, PieceDiff, PieceRule, StepMask, UndoLog,
 };
 use driftless_layout::{DestBox, DestTensor, Fragment, RemapPlan};
 use driftless_numerics::{Cast, DigestKeys, Family, bf16};
@@ -63,6 +63,8 @@ enum Old<'a> {
     Snapshot(&'a [PieceDiff]),
     PreCopy(&'a [PieceDiff]),
     InStep(&'a [PieceDiff]),
+    /// The same, whose mask is where its device is.
+    InStepThere(&'a [PieceDiff]),
 }
 
 impl Case<'_> {
@@ -107,7 +109,9 @@ impl Case<'_> {
             Old::PreCopy(diffs) => {
                 ChangeSource::PreCopy { master: master.into(), model: self.old.into(), diffs }
             }
-            Old::InStep(diffs) => ChangeSource::InStep { master: master.into(), changed: &changed, diffs },
+            Old::InStep(diffs) | Old::InStepThere(diffs) => {
+                ChangeSource::InStep { master: master.into(), changed: (&changed).into(), diffs }
+            }
         };
         let options = DetectOptions::new(cast).with_classes().with_pending(match pend {
             Pend::Absent => Pending::Absent,
@@ -125,6 +129,9 @@ impl Case<'_> {
         let [master, exp_avg, exp_avg_sq] = state.map(|slot| on_device(gpu, slot));
         let (master, exp_avg, exp_avg_sq) = (master?, exp_avg?, exp_avg_sq?);
         let (previous, changed) = (on_device(gpu, self.old)?, self.changed());
+        let mask_words = on_device(gpu, changed.words())?;
+        let mask = StepMask::over(mask_words.clone(), changed.len())?;
+        let mask_there = mask.lend();
         let mut pending = ElementSet::Device(on_device(gpu, self.pending.words())?);
         let source = match old {
             Old::Inversion(rules) => ChangeSource::Inversion {
@@ -141,7 +148,12 @@ impl Case<'_> {
             Old::PreCopy(diffs) => {
                 ChangeSource::PreCopy { master: lend(&master), model: lend(&previous), diffs }
             }
-            Old::InStep(diffs) => ChangeSource::InStep { master: lend(&master), changed: &changed, diffs },
+            Old::InStep(diffs) => {
+                ChangeSource::InStep { master: lend(&master), changed: (&changed).into(), diffs }
+            }
+            Old::InStepThere(diffs) => {
+                ChangeSource::InStep { master: lend(&master), changed: mask_there.bits(), diffs }
+            }
         };
         let options = DetectOptions::new(cast).with_classes().with_pending(match pend {
             Pend::Absent => Pending::Absent,
@@ -149,6 +161,9 @@ impl Case<'_> {
             Pend::Collect => Pending::Collect(pending.lend()),
         });
         let found = gpu.detect(&tensor(), &params(), source, options, self.keys, &RUNNING)?;
+        drop(mask_there);
+        mask.clear()?;
+        ensure!(gpu.count(&ElementSet::Device(mask_words))? == 0, "a mask that was cleared");
         let ElementSet::Device(pending) = pending else { anyhow::bail!("a set of the device") };
         let (pending, previous) = (Buffer::from(pending), Buffer::from(previous));
         Ok(Left { found, pending: pending.view()?.to_vec(), previous: previous.view()?.to_vec() })
@@ -179,7 +194,12 @@ fn dv4_dv5_every_source_and_family_finds_what_the_host_finds() -> Result<()> {
         diffs[1] = PieceDiff::Dense;
         for cast in [Cast::NearestEven, Cast::HalfAway] {
             for pend in [Pend::Absent, Pend::Drain, Pend::Collect] {
-                for old in [Old::Snapshot(&diffs), Old::PreCopy(&diffs), Old::InStep(&diffs)] {
+                for old in [
+                    Old::Snapshot(&diffs),
+                    Old::PreCopy(&diffs),
+                    Old::InStep(&diffs),
+                    Old::InStepThere(&diffs),
+                ] {
                     case.check(old, cast, pend)?;
                 }
             }
@@ -426,6 +446,42 @@ fn sets_are_filled_and_counted_as_on_the_host() -> Result<()> {
             };
             ensure!(Buffer::from(buffer).view()?[..] == *set.words());
         }
+        Ok(())
+    })
+}
+
+#[test]
+fn a_mask_is_read_where_it_is_and_nowhere_else() -> Result<()> {
+    on_standin("twins::a_mask_is_read_where_it_is_and_nowhere_else", &[], || {
+        let (gpu, keys, state) = (gpu()?, DigestKeys::new(RUN), masters(&tensor()));
+        let (elements, diffs) = (state.master.len(), [PieceDiff::Compare; 7]);
+        let mask = StepMask::on(&gpu, elements)?;
+        ensure!(mask.host().is_none() && mask.len() == elements);
+        let mut marked = Bitset::new(elements);
+        // The first lies in no piece.
+        marked.insert_all(&[1, 64, 4000]);
+        mask.mark(&marked)?;
+        marked.clear();
+        marked.insert(4001);
+        // What was marked stays marked.
+        mask.mark(&marked)?;
+        ensure!(mask.mark(&Bitset::new(elements - 1)).is_err());
+        let lent = mask.lend();
+        let changed = lent.bits();
+        let master = on_device(&gpu, &state.master)?;
+        let (tensor, params, options) = (tensor(), params(), DetectOptions::default);
+        let source = ChangeSource::InStep { master: lend(&master), changed, diffs: &diffs };
+        let found = gpu.detect(&tensor, &params, source, options(), &keys, &RUNNING)?.changes.to_host()?;
+        ensure!(found.indices == [64, 4000, 4001], "{:?}", found.indices);
+        let source = ChangeSource::InStep { master: (&state.master).into(), changed, diffs: &diffs };
+        let refused = CpuDevice::new().detect(&tensor, &params, source, options(), &keys, &RUNNING);
+        ensure!(matches!(refused, Err(DeviceError::Place { .. })), "{refused:?}");
+        let short = StepMask::on(&gpu, elements - 64)?;
+        let lent = short.lend();
+        let source = ChangeSource::InStep { master: lend(&master), changed: lent.bits(), diffs: &diffs };
+        let refused = gpu.detect(&tensor, &params, source, options(), &keys, &RUNNING);
+        ensure!(matches!(refused, Err(DeviceError::Length { what: "changed", .. })), "{refused:?}");
+        ensure!(StepMask::over(gpu.uninitialized(3)?, 300).is_err(), "five words");
         Ok(())
     })
 }

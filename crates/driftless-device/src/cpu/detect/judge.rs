@@ -29,7 +29,7 @@ impl<'a> HostSource<'a> {
                 Self::PreCopy { master: master.on_host()?, model: model.on_host()?, diffs }
             }
             ChangeSource::InStep { master, changed, diffs } => {
-                Self::InStep { master: master.on_host()?, changed, diffs }
+                Self::InStep { master: master.on_host()?, changed: changed.on_host()?, diffs }
             }
         })
     }
