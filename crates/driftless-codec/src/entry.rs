@@ -15,7 +15,7 @@ mod wire;
 
 pub use check::{MAX_ANCHORS, MAX_BLOB_BYTES, MAX_WRITERS};
 pub use error::EntryError;
-pub use keys::{KeyId, PublicKey, SecretKey, Signer};
+pub use keys::{PublicKey, SecretKey, Signer};
 pub use signed::{MAX_ENTRY_BYTES, SignedEntry, object_digest};
 pub use tables::{
     MAX_NAME_BYTES, MAX_PARAMETERS, Parameter, decode_parameters, decode_writers, encode_parameters,

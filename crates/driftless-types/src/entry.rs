@@ -35,6 +35,17 @@ impl fmt::Display for StreamId {
     }
 }
 
+/// The name of a public key that signs entries: the first 8 bytes of its BLAKE3 digest, printed as 16 hexadecimal
+/// digits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KeyId(pub [u8; 8]);
+
+impl fmt::Display for KeyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Hex(&self.0), f)
+    }
+}
+
 /// The BLAKE3 digest of a whole stored object: an entry with its signature, or a blob.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectDigest(pub [u8; 32]);

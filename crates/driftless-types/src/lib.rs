@@ -17,8 +17,8 @@ pub use bounded::{element_offset, index_of};
 pub use digest::{Digest, Hex};
 pub use dtype::Dtype;
 pub use entry::{
-    AnchorRef, BlobRef, Entry, EntryKind, Genesis, ObjectDigest, Publication, Seq, StreamId, WriterManifest,
-    Writers,
+    AnchorRef, BlobRef, Entry, EntryKind, Genesis, KeyId, ObjectDigest, Publication, Seq, StreamId,
+    WriterManifest, Writers,
 };
 pub use ids::{
     Attempt, Epoch, Fqn, Incarnation, Member, ParamId, PlanDigest, ReceiverId, ReplicaId, RunId, SenderId,

@@ -8,6 +8,7 @@ use crate::report::ReportTarget;
 use driftless::log::{
     EntryError, LogIo, Role, SecretKey, Signer, StoreOptions, Stream, StreamUrl, Trust, TrustedKeys, create,
 };
+use driftless_types::{KeyId, Seq};
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -56,6 +57,14 @@ pub(crate) fn trust(trust: Option<&Path>, own: &Signer) -> Result<Arc<Trust>, Fa
         Signer::Key(key) => Trust::Keys(TrustedKeys::new(key.public(), Role::Publisher)),
         Signer::Unsigned => Trust::AllowUnsigned,
     }))
+}
+
+/// The newest entry is signed, and no key was given: nothing was written.
+pub(crate) fn without_key(url: &str, seq: Seq, key: KeyId) -> Failure {
+    Failure::Usage(format!(
+        "{url}: entry {seq}, the newest, is signed by key {key}: an unsigned one behind it would stop whoever follows \
+         with --trust (give that key with --key)"
+    ))
 }
 
 fn read(path: &Path, expected: &str) -> Result<String, BadInput> {

@@ -1,6 +1,6 @@
 //! `driftless publish`: recorded steps of a folder, or one checkpoint, into a stream.
 
-use super::keys::{Purpose, open, signer, trust};
+use super::keys::{Purpose, open, signer, trust, without_key};
 use super::{bits_each, stream_failure};
 use crate::args::PublishArgs;
 use crate::console::{Console, Lines, counted};
@@ -11,8 +11,8 @@ use crate::recorded::{CheckpointSource, FolderSource};
 use crate::report::milliseconds;
 use crate::source::StateSource;
 use driftless::log::{
-    LogIo, Publication, PublishOptions, PublishState, Published, Publishing, StreamError, WholeValues,
-    stream_model,
+    LogIo, Publication, PublishOptions, PublishState, PublishStop, Published, Publishing, StreamError,
+    WholeValues, stream_model,
 };
 use driftless::{Device, Node, NodeOptions, Place, RunId, Trainer, TrainerMemory, Version};
 use driftless_layout::{LayoutError, Model, RemapPlan, ServedDtypes};
@@ -242,6 +242,9 @@ impl Session {
     }
 
     fn ended(&self, state: &PublishState) -> Failure {
+        if let PublishState::Stopped(PublishStop::Signed { seq, key }) = state {
+            return without_key(&self.url, *seq, *key);
+        }
         let source = match state {
             PublishState::Stopped(stop) => (*stop).into(),
             other => format!("{other:?}").into(),

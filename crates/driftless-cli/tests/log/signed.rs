@@ -61,6 +61,27 @@ fn lg13_only_what_a_trusted_key_signed_is_followed() {
 }
 
 #[test]
+fn lg14_who_forgets_the_key_appends_nothing_to_a_signed_stream() {
+    let home = Home::on_disk();
+    let (key, trust) = keygen(&home, "owner");
+    for version in [6, 7] {
+        checkpoint(&home, version).args(["--key", &key, "--lease-ttl", "1"]).succeed();
+    }
+    let before = home.files("");
+    let id = fs::read_to_string(&trust).expect("a trust file");
+    let id = id.split_whitespace().nth(4).expect("the id of the key");
+    for run in [checkpoint(&home, 8).run(), Program::new("log").args(["retire", home.url()]).run()] {
+        assert_eq!(run.code, Some(2), "{}{}", run.stdout, run.stderr);
+        assert!(run.error().contains(&format!("signed by key {id}")), "{}", run.error());
+        assert!(run.error().contains("--key"), "{}", run.error());
+        assert_eq!(home.files(""), before, "nothing is written");
+    }
+    checkpoint(&home, 8).args(["--key", &key]).succeed();
+    home.follow(ROLLOUT, "out").args(["--once", "--trust", &trust]).succeed();
+    holds(&home, "out", 8);
+}
+
+#[test]
 fn lg13_an_entry_that_somebody_else_appended_is_not_served() {
     let home = Home::on_disk();
     let (key, trust) = keygen(&home, "owner");

@@ -1,8 +1,7 @@
 //! What can be wrong with an entry, a key file or a trust file.
 
-use super::keys::KeyId;
 use super::trust::Role;
-use driftless_types::{Retry, Seq};
+use driftless_types::{KeyId, Retry, Seq};
 use thiserror::Error;
 
 /// Why an entry, or a file of keys, was refused. Nothing of it is believed.

@@ -1,23 +1,13 @@
 //! Keys that sign entries, and the file that holds a secret one.
 
 use super::error::EntryError;
-use driftless_types::Hex;
+use driftless_types::{Hex, KeyId};
 use ed25519_dalek::{Signature, Signer as _, SigningKey, VerifyingKey};
 use std::fmt;
 
 const KEY_HEADER: &str = "driftless key 1";
 /// What is signed begins with this, so that no signature is one of anything else.
 const CONTEXT: &[u8] = b"driftless log 1\n";
-
-/// The name of a public key: the first 8 bytes of its BLAKE3 digest, printed as 16 hexadecimal digits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct KeyId(pub [u8; 8]);
-
-impl fmt::Display for KeyId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&Hex(&self.0), f)
-    }
-}
 
 /// An ed25519 public key that is not weak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,6 +98,17 @@ pub enum Signer {
     Key(SecretKey),
     /// Nobody: a reader takes such entries only if it is told to.
     Unsigned,
+}
+
+impl Signer {
+    /// The name of the key that signs; `None` if none does.
+    #[must_use]
+    pub fn key(&self) -> Option<KeyId> {
+        match self {
+            Self::Key(key) => Some(key.public().id()),
+            Self::Unsigned => None,
+        }
+    }
 }
 
 fn message(body: &[u8]) -> Vec<u8> {

@@ -2,10 +2,10 @@
 
 use super::body;
 use super::error::EntryError;
-use super::keys::{KeyId, Signer};
+use super::keys::Signer;
 use super::trust::{Role, Trust};
 use bytes::Bytes;
-use driftless_types::{Entry, Hex, ObjectDigest, Seq};
+use driftless_types::{Entry, Hex, KeyId, ObjectDigest, Seq};
 
 /// The most bytes of an entry's object.
 pub const MAX_ENTRY_BYTES: usize = 1 << 20;
@@ -40,7 +40,7 @@ pub struct SignedEntry {
     pub entry: Entry,
     /// The digest of its object: the next entry's parent.
     pub object: ObjectDigest,
-    /// The key that signed it; `None` if it was not checked.
+    /// The key that its signature names; `None` if it is unsigned. Checked, unless unsigned entries are believed too.
     pub key: Option<KeyId>,
 }
 
@@ -104,10 +104,10 @@ fn lines(object: &[u8]) -> Result<(&[u8], &str), EntryError> {
     Ok((body, signature))
 }
 
-/// The key whose signature this is, if it was checked.
+/// The key whose signature this says it is.
 fn check_signature(body: &[u8], line: &str, trust: &Trust) -> Result<Option<KeyId>, EntryError> {
     let signature = parse_signature(line)?;
-    let Trust::Keys(keys) = trust else { return Ok(None) };
+    let Trust::Keys(keys) = trust else { return Ok(signature.map(|(id, _)| id)) };
     let (id, signature) = signature.ok_or(EntryError::Unsigned)?;
     let (key, role) = keys.find(id).ok_or(EntryError::UnknownKey { key: id })?;
     if role != Role::Publisher {

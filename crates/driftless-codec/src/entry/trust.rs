@@ -1,8 +1,8 @@
 //! Whom a reader believes, and the file that says so.
 
 use super::error::EntryError;
-use super::keys::{KeyId, PublicKey};
-use driftless_types::Hex;
+use super::keys::PublicKey;
+use driftless_types::{Hex, KeyId};
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 

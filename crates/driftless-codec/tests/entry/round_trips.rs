@@ -15,7 +15,9 @@ fn every_kind_comes_back() {
         assert_eq!(SignedEntry::seal(&entry, &Signer::Key(key(1))).unwrap(), object, "the same bytes again");
         let unsigned = SignedEntry::seal(&entry, &Signer::Unsigned).unwrap();
         let read = SignedEntry::verify(&unsigned, &Trust::AllowUnsigned, entry.seq).unwrap();
-        assert_eq!((read.entry, read.key), (entry, None));
+        assert_eq!((&read.entry, read.key), (&entry, None));
+        let read = SignedEntry::verify(&object, &Trust::AllowUnsigned, entry.seq).unwrap();
+        assert_eq!((read.entry, read.key), (entry, signed.key), "who checks no key sees which it names");
     }
 }
 

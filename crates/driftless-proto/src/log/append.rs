@@ -96,7 +96,7 @@ impl Append {
     pub fn handle(&mut self, event: AppendEvent) -> Vec<AppendCommand> {
         match (self.state, event) {
             (State::Creating, AppendEvent::Created(object)) => {
-                let stored = Stored { entry: Arc::clone(&self.entry), object };
+                let stored = Stored { entry: Arc::clone(&self.entry), object, signer: None };
                 self.end(AppendCommand::Appended(stored))
             }
             (State::Creating, AppendEvent::CreateFailed)

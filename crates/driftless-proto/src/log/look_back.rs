@@ -9,7 +9,7 @@
 
 use super::chain::{Chain, Fall};
 use super::words::Stored;
-use driftless_types::{EntryKind, Epoch, ObjectDigest, Seq, StreamId, Version};
+use driftless_types::{EntryKind, Epoch, KeyId, ObjectDigest, Seq, StreamId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What is looked for.
@@ -158,6 +158,14 @@ impl LookBack {
         let (stream, (seq, object)) = (self.stream, self.tail?);
         let last = self.found().and_then(Stored::published);
         Some(Chain { stream, seq, object, epoch: self.epoch?, last, fall: self.fall })
+    }
+
+    /// LG-14: the key that signed the end of the log, if this is its end and who reads it signs nothing.
+    pub(crate) const fn locked_by(&self, end: &Stored, own: Option<KeyId>) -> Option<KeyId> {
+        match (self.tail, own) {
+            (None, None) => end.signer,
+            _ => None,
+        }
     }
 
     /// The highest counter of any entry that was read.

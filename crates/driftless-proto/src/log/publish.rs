@@ -11,6 +11,7 @@
 //!   `epoch` and `reset`.
 //! - **LG-9 (orphans).** An epoch of its own on request lets the blobs of the last one be collected.
 //! - **LG-12 (append).** See [`Append`].
+//! - **LG-14 (signed to the end).** Who signs nothing appends nothing to a log whose newest entry is signed.
 //!
 //! The log is one more target: it takes a version when it is free, and its watermark says which one was last. What was
 //! taken is kept until it is in the log, however long the store is down.

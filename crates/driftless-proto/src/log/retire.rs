@@ -7,6 +7,7 @@
 //! - **LG-9 (orphans).** A blob is deleted only if no entry that is kept names it *and* its key's epoch is older than
 //!   the one in force: what the owner is writing right now is named by no entry yet.
 //! - **LG-10 (no clock is compared).** A lease says only that it moved.
+//! - **LG-14 (signed to the end).** Who signs nothing appends nothing to a log whose newest entry is signed.
 //! - **LG-12 (append).** See [`Append`]: the entry goes after whatever the owner of the epoch writes meanwhile.
 
 mod words;
@@ -201,6 +202,11 @@ impl Retire {
     }
 
     fn looked_back(&mut self, mut search: Box<LookBack>, stored: &Stored, out: &mut Vec<RetireCommand>) {
+        // LG-14: a rehearsal writes nothing.
+        let is_writing = self.options.mode == RetireMode::Retire;
+        if is_writing && let Some(key) = search.locked_by(stored, self.options.signer) {
+            return self.stop(RetireStop::Signed { seq: stored.seq(), key }, out);
+        }
         if search.take(stored).is_err() {
             return self.stop(RetireStop::BrokenChain { seq: stored.seq() }, out);
         }

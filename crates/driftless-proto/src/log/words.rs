@@ -1,6 +1,6 @@
 //! What the machines of the log and their shells say to each other alike.
 
-use driftless_types::{Entry, Epoch, ObjectDigest, Seq, Version};
+use driftless_types::{Entry, Epoch, KeyId, ObjectDigest, Seq, Version};
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +13,8 @@ pub struct Stored {
     pub entry: Arc<Entry>,
     /// The digest of its whole object: the next entry names it as its parent.
     pub object: ObjectDigest,
+    /// The key that its signature names, as it was read; `None` if it is unsigned, or was just written here.
+    pub signer: Option<KeyId>,
 }
 
 /// Equal objects have equal digests, and different ones do not.

@@ -6,7 +6,7 @@ use driftless_proto::log::{
     Ask, Fault, Lineage, LogTimer, Publish, PublishCommand as Command, PublishEvent as Event, PublishOptions,
     PublishStop, Published, Reading, Refusal, Stored, Task, TaskKind,
 };
-use driftless_types::{Entry, EntryKind, Epoch, ObjectDigest, RunId, Seq, Version};
+use driftless_types::{Entry, EntryKind, Epoch, KeyId, ObjectDigest, RunId, Seq, Version};
 use std::sync::Arc;
 
 fn options(counter: u64, lineage: Lineage) -> PublishOptions {
@@ -17,6 +17,7 @@ fn options(counter: u64, lineage: Lineage) -> PublishOptions {
         counter,
         writer_count: 2,
         lineage,
+        signer: None,
         patience: patience(),
         look_back_max: 100,
     }
@@ -130,6 +131,39 @@ fn lg1_another_runs_genesis_is_refused() {
     let stop = PublishStop::OtherRun { expected: RUN, found: other };
     assert_eq!(publish.handle(found(genesis.at(0))), [Command::Stopped(stop)]);
     assert_eq!(publish.handle(ask(None, 1)), [Command::Refused(Version(1), Refusal::Stopped)]);
+}
+
+/// A key that signed the entry at this place, as it is read.
+fn signed(log: &Log, seq: u64, key: KeyId) -> Event {
+    found(Stored { signer: Some(key), ..log.at(seq) })
+}
+
+#[test]
+fn lg14_who_signs_nothing_appends_nothing_to_a_signed_stream() {
+    let (log, key, other) = (published_log(), KeyId([1; 8]), KeyId([2; 8]));
+    let begin = |signer| {
+        let (mut publish, _) = Publish::new(PublishOptions { signer, ..options(2, Lineage::Diverged) });
+        publish.handle(signed(&log, 0, key));
+        assert_eq!(publish.handle(Event::Listed(Some(Seq(2)))), [Command::Read(Seq(2))]);
+        publish
+    };
+    let mut unsigned = begin(None);
+    let stop = PublishStop::Signed { seq: Seq(2), key };
+    assert_eq!(unsigned.handle(signed(&log, 2, key)), [Command::Stopped(stop)]);
+    assert!(stop.to_string().contains("entry 2, the newest, is signed by key 0101010101010101"));
+    assert_eq!(unsigned.handle(ask(None, 3)), [Command::Refused(Version(3), Refusal::Stopped)]);
+    // Another key may be one of the trusted.
+    for own in [key, other] {
+        let mut signs = begin(Some(own));
+        assert_eq!(signs.handle(signed(&log, 2, key)), [Command::Read(Seq(1))]);
+    }
+    // What has an unsigned end already has no reader to lose by one more entry; nor has what never was signed.
+    let mut mixed = begin(None);
+    assert_eq!(mixed.handle(found(log.at(2))), [Command::Read(Seq(1))]);
+    assert_eq!(mixed.handle(signed(&log, 1, key)), [Command::Read(Seq(0))]);
+    assert_eq!(mixed.handle(signed(&log, 0, key)), creates(log.next(2, EntryKind::Epoch)));
+    let mut signs = begin(Some(other));
+    assert_eq!(signs.handle(found(log.at(2))), [Command::Read(Seq(1))]);
 }
 
 #[test]

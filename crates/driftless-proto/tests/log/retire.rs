@@ -1,9 +1,9 @@
 use crate::words::{Log, anchor, blob, delta, epoch, patience};
 use driftless_proto::log::{
     BlobKey, Fault, Lease, LogTimer, Reading, Retire, RetireCommand as Command, RetireEvent as Event,
-    RetireMode, RetireOptions, RetireStop,
+    RetireMode, RetireOptions, RetireStop, Stored,
 };
-use driftless_types::{AnchorRef, EntryKind, ObjectDigest, Seq};
+use driftless_types::{AnchorRef, EntryKind, KeyId, ObjectDigest, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,6 +33,8 @@ struct World {
     blobs: BTreeSet<BlobKey>,
     deleted: BTreeSet<BlobKey>,
     trace: Vec<String>,
+    /// The key that signed every entry of the log, and the collector's own.
+    keys: [Option<KeyId>; 2],
 }
 
 impl World {
@@ -43,11 +45,22 @@ impl World {
         blobs.extend([key(1, 77), key(2, 88)]);
         let leases = [BTreeMap::new(), BTreeMap::new()];
         let (deleted, trace) = (BTreeSet::new(), Vec::new());
-        Self { log, mode: RetireMode::Retire, leases, damaged: None, rival: None, blobs, deleted, trace }
+        Self {
+            log,
+            mode: RetireMode::Retire,
+            leases,
+            damaged: None,
+            rival: None,
+            blobs,
+            deleted,
+            trace,
+            keys: [None; 2],
+        }
     }
 
     fn run(&mut self) -> Command {
-        let options = RetireOptions { mode: self.mode, patience: patience(), look_back_max: 100 };
+        let options =
+            RetireOptions { mode: self.mode, signer: self.keys[1], patience: patience(), look_back_max: 100 };
         let (mut retire, mut commands) = Retire::new(options);
         loop {
             let mut answers = Vec::new();
@@ -64,7 +77,9 @@ impl World {
 
     fn answer(&mut self, command: Command) -> Option<Event> {
         let event = match command {
-            Command::Read(seq) => Event::Read(Reading::Found(self.log.at(seq.0))),
+            Command::Read(seq) => {
+                Event::Read(Reading::Found(Stored { signer: self.keys[0], ..self.log.at(seq.0) }))
+            }
             Command::List { .. } => Event::Listed(Some(Seq(self.log.0.len() as u64 - 1))),
             Command::Verify(stored) => {
                 self.trace.push(format!("verify {}", stored.seq()));
@@ -178,8 +193,24 @@ fn lg8_a_rehearsal_changes_nothing() {
 }
 
 #[test]
+fn lg14_a_collector_without_a_key_appends_nothing_to_a_signed_stream() {
+    let key = Some(KeyId([1; 8]));
+    let mut world = World { keys: [key, None], ..World::of(log()) };
+    let stop = RetireStop::Signed { seq: Seq(7), key: KeyId([1; 8]) };
+    assert_eq!(world.run(), Command::Stopped(stop));
+    assert_eq!((world.trace.len(), world.log.0.len()), (0, 8));
+    for keys in [[key, key], [None, key]] {
+        let mut world = World { keys, ..World::of(log()) };
+        assert!(matches!(world.run(), Command::Done { .. }));
+    }
+    let mut rehearsal = World { mode: RetireMode::Rehearse, keys: [key, None], ..World::of(log()) };
+    assert!(matches!(rehearsal.run(), Command::Done { .. }), "it writes nothing");
+}
+
+#[test]
 fn a_collector_tries_on_while_the_store_is_down() {
-    let options = RetireOptions { mode: RetireMode::Retire, patience: patience(), look_back_max: 100 };
+    let options =
+        RetireOptions { mode: RetireMode::Retire, signer: None, patience: patience(), look_back_max: 100 };
     let (mut retire, _) = Retire::new(options);
     let mut reports = 0;
     for _ in 0..6 {

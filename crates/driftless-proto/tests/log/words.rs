@@ -35,7 +35,7 @@ fn digest(of: impl Hash) -> [u8; 32] {
 /// The entry as the store would hold it.
 pub(crate) fn stored(entry: Entry) -> Stored {
     let object = ObjectDigest(digest(&entry));
-    Stored { entry: Arc::new(entry), object }
+    Stored { entry: Arc::new(entry), object, signer: None }
 }
 
 pub(crate) fn manifest(rank: u32, version: u64) -> WriterManifest {

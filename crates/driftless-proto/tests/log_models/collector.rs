@@ -32,7 +32,8 @@ impl Stream {
     }
 
     pub(crate) fn start_collector(&self, state: &mut State) {
-        let options = RetireOptions { mode: RetireMode::Retire, patience: PATIENCE, look_back_max: 100 };
+        let options =
+            RetireOptions { mode: RetireMode::Retire, signer: None, patience: PATIENCE, look_back_max: 100 };
         let (machine, commands) = Retire::new(options);
         state.collector = Collector::Running(Box::new(machine), None);
         self.collector_commands(state, commands);

@@ -73,7 +73,7 @@ pub(crate) const fn stream(of: u64) -> StreamId {
 
 pub(crate) fn stored(entry: Arc<Entry>) -> Stored {
     let object = object(&entry);
-    Stored { entry, object }
+    Stored { entry, object, signer: None }
 }
 
 pub(crate) fn object(entry: &Entry) -> ObjectDigest {

@@ -37,6 +37,7 @@ impl Stream {
             counter: 0,
             writer_count: self.ranks,
             lineage: writer.published.map_or(Lineage::Diverged, Lineage::Continues),
+            signer: None,
             patience: PATIENCE,
             look_back_max: 100,
         };

@@ -103,7 +103,7 @@ impl LogIo {
         };
         // LG-13: the signature first, then everything else, and nothing of it before.
         match SignedEntry::verify(&object, &self.trust, seq) {
-            Ok(signed) => Reading::Found(Stored { entry: Arc::new(signed.entry), object: signed.object }),
+            Ok(signed) => Reading::Found(stored(signed)),
             Err(error) => {
                 warn!(%seq, %error, "an entry does not verify");
                 Reading::Invalid
@@ -272,9 +272,9 @@ impl LogIo {
         let lowest = last.0.saturating_sub(ORIGIN_LOOK_BACK);
         for seq in (lowest..=last.0).rev().map(Seq) {
             let object = self.stream.read_entry(seq, element_offset(MAX_ENTRY_BYTES)).await?;
-            let SignedEntry { entry, object, .. } = SignedEntry::verify(&object, &self.trust, seq)?;
-            if entry.kind.publication().is_some() {
-                return Ok(Some(Stored { entry: Arc::new(entry), object }));
+            let signed = SignedEntry::verify(&object, &self.trust, seq)?;
+            if signed.entry.kind.publication().is_some() {
+                return Ok(Some(stored(signed)));
             }
         }
         Ok(None)
@@ -307,6 +307,10 @@ impl LogIo {
             warn!(%seq, %error, "the hint was not written");
         }
     }
+}
+
+fn stored(signed: SignedEntry) -> Stored {
+    Stored { entry: Arc::new(signed.entry), object: signed.object, signer: signed.key }
 }
 
 /// Whether manifests fit into an entry beside everything else.

@@ -181,6 +181,7 @@ impl LogTarget {
             counter: 1,
             writer_count: u32::try_from(self.ranks.len()).expect("a plan numbers its senders in 32 bits"),
             lineage,
+            signer: self.io.signer.key(),
             patience: self.options.patience,
             look_back_max: self.options.look_back_max,
         }

@@ -6,12 +6,12 @@
 use crate::console::{Console, Lines, counted};
 use crate::failure::{Failure, with_causes};
 use crate::stream::args::RetireArgs;
-use crate::stream::keys::reading;
+use crate::stream::keys::{reading, without_key};
 use crate::stream::replay::Replay;
 use crate::stream::stream_failure;
 use driftless::log::{
     BlobKey, Fault, Lease, LogIo, LogIoError, Patience, Retire, RetireCommand, RetireEvent, RetireMode,
-    RetireOptions, StoreError, Stored, StreamModel, StreamUrl, fault, stream_model,
+    RetireOptions, RetireStop, StoreError, Stored, StreamModel, StreamUrl, fault, stream_model,
 };
 use driftless_types::{EntryKind, ObjectDigest, Writers};
 use indicatif::HumanBytes;
@@ -45,7 +45,8 @@ pub(super) async fn retire(args: RetireArgs) -> Result<(), Failure> {
     let stream = stream_model(&io).await.map_err(|error| stream_failure(&args.url, error))?;
     let console = Console::waiting(Lines::beside(args.json.as_ref()));
     let mode = if dry_run { RetireMode::Rehearse } else { RetireMode::Retire };
-    let options = RetireOptions { mode, patience: Patience::default(), look_back_max: LOOK_BACK_MAX };
+    let signer = io.signer.key();
+    let options = RetireOptions { mode, signer, patience: Patience::default(), look_back_max: LOOK_BACK_MAX };
     let (machine, commands) = Retire::new(options);
     let report = RetireReport { stream: args.url.to_string(), dry_run, ..RetireReport::default() };
     let mut collector = Collector {
@@ -132,6 +133,9 @@ impl Collector<'_> {
             RetireCommand::Done { keep_from } => {
                 self.report.keep_from = keep_from.0;
                 return Ok(None);
+            }
+            RetireCommand::Stopped(RetireStop::Signed { seq, key }) => {
+                return Err(without_key(&self.url.to_string(), seq, key));
             }
             RetireCommand::Stopped(stop) => {
                 return Err(Failure::Ended { place: self.url.to_string(), source: stop.into() });

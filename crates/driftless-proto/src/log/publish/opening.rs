@@ -86,6 +86,10 @@ impl Publish {
             Reading::Absent => return self.failed(Fault::Unavailable, out),
             Reading::Failed(fault) => return self.failed(fault, out),
         };
+        // LG-14: before anything is written.
+        if let Some(key) = search.locked_by(&stored, self.options.signer) {
+            return self.stop(PublishStop::Signed { seq, key }, out);
+        }
         match search.take(&stored) {
             Ok(()) if search.next().is_some() => {
                 self.failures = super::Failures::default();

@@ -2,7 +2,7 @@
 
 use crate::log::{Fault, LogTimer, Patience, Published, Reading};
 use driftless_types::{
-    BlobRef, Entry, Epoch, Genesis, ObjectDigest, RunId, Seq, StreamId, Version, WriterManifest,
+    BlobRef, Entry, Epoch, Genesis, KeyId, ObjectDigest, RunId, Seq, StreamId, Version, WriterManifest,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -35,6 +35,8 @@ pub struct PublishOptions {
     pub writer_count: u32,
     /// Where the trainer's weights come from.
     pub lineage: Lineage,
+    /// The key that the shell signs entries with; `None` if it signs none.
+    pub signer: Option<KeyId>,
     /// Bounds of trying again.
     pub patience: Patience,
     /// At most so many entries are read back for the last publication.
@@ -124,6 +126,16 @@ pub enum PublishStop {
     /// The store creates what exists already: no history on it would be single.
     #[error("the store ignores the condition `create if absent` (use another store)")]
     IgnoresCondition,
+    /// LG-14: the newest entry is signed, and what would follow it is not: readers who trust its key would stop there.
+    #[error(
+        "entry {seq}, the newest, is signed by key {key}, and nothing is signed here (sign with that key)"
+    )]
+    Signed {
+        /// Its place.
+        seq: Seq,
+        /// Its key.
+        key: KeyId,
+    },
     /// No publication was found within the bound.
     #[error("no publication within {entries} entries from the end of the log (raise `look_back_max`)")]
     LookBack {

@@ -1,7 +1,7 @@
 //! What a collector and its shell say to each other.
 
 use crate::log::{Fault, Lease, LogTimer, Patience, Reading, Stored};
-use driftless_types::{Entry, Epoch, ObjectDigest, Seq};
+use driftless_types::{Entry, Epoch, KeyId, ObjectDigest, Seq};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,6 +23,8 @@ pub struct RetireOptions {
     pub mode: RetireMode,
     /// Bounds of trying again.
     pub patience: Patience,
+    /// The key that the shell signs entries with; `None` if it signs none.
+    pub signer: Option<KeyId>,
     /// At most so many entries are read back for the anchors that are kept.
     pub look_back_max: u64,
 }
@@ -60,6 +62,16 @@ pub enum RetireStop {
     BrokenChain {
         /// Its place.
         seq: Seq,
+    },
+    /// LG-14: the newest entry is signed, and the one that would follow it is not.
+    #[error(
+        "entry {seq}, the newest, is signed by key {key}, and nothing is signed here (sign with that key)"
+    )]
+    Signed {
+        /// Its place.
+        seq: Seq,
+        /// Its key.
+        key: KeyId,
     },
     /// The anchors were not found within the bound.
     #[error("no two anchors within {entries} entries from the end of the log (raise `look_back_max`)")]
