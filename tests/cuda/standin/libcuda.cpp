@@ -1,25 +1,25 @@
 // A stand-in for the driver, libcuda.so.1, on a machine without a GPU: the calls that the device's backend makes, memory
 // of its own, and kernels run by the host shim. The program under test is not changed: it loads this library instead.
 //
-// - Work is put on a stream and done when somebody waits, as late as a driver may do it: a missing wait shows.
-// - Device memory is out of reach of the host between calls, poisoned when it is new, gone when it is freed, and followed
-//   by a page that nobody may touch: a pointer that is used where or when it must not be ends the program.
+// - Work is put on a stream and done by its own thread, later: see streams.h. A missing wait shows.
+// - Pinned memory is read and written when a copy is done, not when it is asked for.
+// - Device memory is out of reach of the host, poisoned when it is new, gone as soon as it is freed, whoever still works
+//   on it, and followed by a page that nobody may touch: a pointer that is used where or when it must not be ends the
+//   program.
 // - Faults are asked for by the environment, or in a file that tests write and read: see Control.
-#include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <deque>
 #include <fcntl.h>
-#include <functional>
 #include <map>
-#include <memory>
-#include <mutex>
 #include <string>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include "abi.cuh"
+#include "streams.h"
 
 extern "C" int shim_has(const char* name);
 extern "C" int shim_launch(const char* name, unsigned grid, unsigned block, unsigned shared_bytes, void** args,
@@ -28,14 +28,17 @@ extern "C" const char* shim_last_error();
 
 #define API extern "C" __attribute__((visibility("default")))
 
-using Result = int;
 using Pointer = unsigned long long;
+using standin::Lock;
+using standin::Point;
+using standin::Result;
+using standin::Stream;
 
 namespace {
 
 constexpr Result SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, DEVICE_UNAVAILABLE = 46, NO_DEVICE = 100,
-                 INVALID_DEVICE = 101, INVALID_IMAGE = 200, NOT_FOUND = 500, LAUNCH_OUT_OF_RESOURCES = 701,
-                 LAUNCH_FAILED = 719;
+                 INVALID_DEVICE = 101, INVALID_IMAGE = 200, INVALID_CONTEXT = 201, INVALID_HANDLE = 400, NOT_FOUND = 500,
+                 NOT_READY = 600, ILLEGAL_ADDRESS = 700, LAUNCH_OUT_OF_RESOURCES = 701, LAUNCH_FAILED = 719;
 constexpr size_t PAGE = 4096, ALIGNMENT = 256, SPACE = size_t(1) << 38;
 
 long number(const char* name, long otherwise) {
@@ -43,21 +46,15 @@ long number(const char* name, long otherwise) {
     return text ? atol(text) : otherwise;
 }
 
-struct Event;
-
-// What waits on a stream. `event` is set for a record.
-struct Work {
-    std::function<Result()> run;
-    Event* event;
-};
-
-struct Stream {
-    std::deque<Work> queue;
+// What an event stands for since it was last recorded.
+struct Record {
+    Point point;
+    double ms = 0;
 };
 
 struct Event {
-    Stream* stream = nullptr;  // where its last record still waits
-    double ms = 0;
+    std::shared_ptr<Record> record;  // none before the first
+    bool is_timed;
 };
 
 struct Function {
@@ -78,6 +75,7 @@ struct Control {
     long vanish = -1;  // so many calls go well, then none does
     long live = 0, peak = 0, pinned = 0;  // bytes
     long launches = 0;
+    long held = 0;  // so many pieces of work from now on are done no sooner than somebody waits for them
 };
 
 volatile Control& control() {
@@ -98,17 +96,15 @@ bool strikes(volatile long& fault) {
 }
 
 struct State {
-    std::recursive_mutex lock;
+    standin::Streams streams;
+    std::map<void*, std::shared_ptr<Stream>> handles;
     uintptr_t space = 0, next = 0;
     std::map<Pointer, Allocation> allocations;
     size_t total = size_t(number("STANDIN_MEMORY_BYTES", 4L << 30));
     std::map<void*, size_t> pinned_blocks;
     std::map<std::string, Function> functions;
-    std::deque<Stream*> streams;
-    Result sticky = SUCCESS;
     unsigned long long seed = 1;
     double clock_ms = 0;
-    int depth = 0;
 };
 
 State& state() {
@@ -138,27 +134,28 @@ void faults_of_environment() {
 
 // A call: alone, and refused once the device is gone. A fault that counts calls counts each of them.
 struct Call {
-    std::lock_guard<std::recursive_mutex> guard;
+    Lock lock;
     Result refused;
-    Call() : guard(state().lock), refused(SUCCESS) {
-        State& s = state();
-        if (strikes(control().vanish)) s.sticky = DEVICE_UNAVAILABLE;
-        refused = s.sticky;
+    Call() : lock(state().streams.lock) {
+        standin::Streams& streams = state().streams;
+        if (strikes(control().vanish)) streams.sticky = DEVICE_UNAVAILABLE;
+        refused = streams.sticky;
     }
 };
 #define CALL                  \
     Call call;                \
     if (call.refused) return call.refused
 
-// For as long as it lives, device memory is in reach.
-struct Reach {
-    Reach() { if (state().depth++ == 0) protect(PROT_READ | PROT_WRITE); }
-    ~Reach() { if (--state().depth == 0) protect(PROT_NONE); }
-    static void protect(int how) {
-        State& s = state();
-        if (s.next > s.space) mprotect(reinterpret_cast<void*>(s.space), s.next - s.space, how);
-    }
-};
+thread_local void* current;
+
+int device_of_current() { return int(reinterpret_cast<uintptr_t>(current) - 0x1000); }
+
+// Brings device memory within reach of this process, or out of it.
+void set_reach(bool is_in_reach) {
+    State& s = state();
+    if (s.next > s.space)
+        mprotect(reinterpret_cast<void*>(s.space), s.next - s.space, is_in_reach ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
 
 // Pages of an empty file: whoever touches them is ended, whatever their protection says.
 void* close_off(void* at, size_t bytes, size_t offset, int how) {
@@ -174,54 +171,79 @@ bool is_inside(Pointer at, size_t bytes) {
     return at + bytes <= pointer + allocation.bytes;
 }
 
+bool is_pinned(const void* at, size_t bytes) {
+    auto after = state().pinned_blocks.upper_bound(const_cast<void*>(at));
+    if (after == state().pinned_blocks.begin()) return false;
+    const auto& [block, size] = *std::prev(after);
+    return static_cast<const char*>(at) + bytes <= static_cast<char*>(block) + size;
+}
+
 Result fail(Result code, const char* what) {
     fprintf(stderr, "stand-in: %s\n", what);
-    state().sticky = code;
+    state().streams.sticky = code;
     return code;
 }
 
-Result step(Stream* stream) {
-    Work work = std::move(stream->queue.front());
-    stream->queue.pop_front();
-    if (work.event && work.event->stream == stream) {
-        bool again = false;
-        for (auto& later : stream->queue) again |= later.event == work.event;
-        if (!again) work.event->stream = nullptr;
-    }
-    return state().sticky ? state().sticky : work.run();
+// Says what it was that ended the program.
+void on_fault(int signal, siginfo_t* info, void*) {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(info->si_addr);
+    constexpr char WHAT[] = "stand-in: device memory was touched that is freed, or was never allocated, or by the host\n";
+    if (at >= state().space && at < state().space + SPACE && write(2, WHAT, sizeof(WHAT) - 1) < 0) _exit(1);
+    std::signal(signal, SIG_DFL);
 }
 
-Result drain(Stream* stream) {
-    Reach reach;
-    while (stream && !stream->queue.empty()) if (Result failed = step(stream)) return failed;
-    return state().sticky;
+void start() {
+    standin::Streams& streams = state().streams;
+    streams.seed = uint64_t(number("STANDIN_SEED", 1));
+    streams.most_delay_us = uint64_t(number("STANDIN_DELAY_US", 20000));
+    streams.reach = set_reach;
+    faults_of_environment();
+    struct sigaction action {};
+    action.sa_sigaction = on_fault;
+    action.sa_flags = SA_SIGINFO | SA_ONSTACK;
+    for (int signal : {SIGBUS, SIGSEGV}) sigaction(signal, &action, nullptr);
 }
 
-Result drain_all() {
-    for (Stream* stream : state().streams) if (Result failed = drain(stream)) return failed;
-    return state().sticky;
+// A stream by its handle: 0 and 1 are the legacy default stream. Nothing for a handle that is of no stream.
+std::shared_ptr<Stream> stream_of(void* handle) {
+    if (reinterpret_cast<uintptr_t>(handle) <= 1) return current ? state().streams.standard(device_of_current()) : nullptr;
+    auto found = state().handles.find(handle);
+    return found == state().handles.end() ? nullptr : found->second;
 }
 
-Result wait_for(Event* event) {
-    Reach reach;
-    while (event->stream && !event->stream->queue.empty()) if (Result failed = step(event->stream)) return failed;
-    return state().sticky;
+Result put(void* handle, std::function<Result()> run, std::vector<Point> after = {}, Point* point = nullptr) {
+    auto stream = stream_of(handle);
+    if (!stream) return fail(INVALID_HANDLE, "a stream that is not there was used");
+    volatile Control& told = control();
+    const bool held = told.held > 0;
+    if (held) told.held = told.held - 1;
+    const Point put = state().streams.put(stream, held, std::move(run), std::move(after));
+    if (point) *point = put;
+    return SUCCESS;
 }
 
-Stream* stream_of(void* handle) {
-    static Stream* standard = [] { auto* stream = new Stream; state().streams.push_back(stream); return stream; }();
-    return handle ? static_cast<Stream*>(handle) : standard;
-}
-
-void put(void* stream, std::function<Result()> run, Event* event = nullptr) {
-    stream_of(stream)->queue.push_back({std::move(run), event});
+// Work on device memory at `places`, which must still be there when it is done.
+struct Place {
+    Pointer at;
+    size_t bytes;
+};
+Result put_copy(void* handle, std::vector<Place> places, std::function<void()> run) {
+    for (auto& place : places)
+        if (!is_inside(place.at, place.bytes)) return fail(INVALID_VALUE, "a copy of memory that is not allocated");
+    return put(handle, [=] {
+        for (auto& place : places)
+            if (!is_inside(place.at, place.bytes)) return fail(ILLEGAL_ADDRESS, "memory was freed before a copy of it was done");
+        run();
+        state().clock_ms += 1e-9 * double(places[0].bytes);
+        return SUCCESS;
+    });
 }
 
 }  // namespace
 
 API Result cuInit(unsigned) {
-    std::lock_guard<std::recursive_mutex> guard(state().lock);
-    static const bool once = [] { faults_of_environment(); return true; }();
+    Lock lock(state().streams.lock);
+    static const bool once = [] { start(); return true; }();
     (void)once;
     return number("STANDIN_DEVICES", 2) == 0 ? NO_DEVICE : SUCCESS;
 }
@@ -246,63 +268,82 @@ API Result cuDevicePrimaryCtxRetain(void** context, int device) {
     return SUCCESS;
 }
 API Result cuDevicePrimaryCtxRelease_v2(int) { return SUCCESS; }
-static thread_local void* current;
 API Result cuCtxSetCurrent(void* context) { current = context; return SUCCESS; }
 API Result cuCtxGetCurrent(void** context) { *context = current; return SUCCESS; }
-API Result cuCtxSynchronize() { CALL; return drain_all(); }
+API Result cuCtxSynchronize() {
+    CALL;
+    std::vector<Point> points;
+    for (auto& stream : state().streams.all)
+        if (stream->device == device_of_current()) points.push_back(stream->now(stream));
+    for (auto& point : points) if (Result failed = state().streams.wait(call.lock, point)) return failed;
+    return SUCCESS;
+}
 
-API Result cuStreamCreate(void** stream, unsigned) {
+API Result cuStreamCreate(void** stream, unsigned flags) {
     CALL;
-    auto* made = new Stream;
-    state().streams.push_back(made);
-    *stream = made;
+    if (!current) return INVALID_CONTEXT;
+    auto made = state().streams.make(device_of_current(), (flags & 1) == 0);
+    *stream = made.get();
+    state().handles[made.get()] = made;
     return SUCCESS;
 }
-API Result cuStreamDestroy_v2(void* stream) {
+// "In case the device is still doing work in the stream, the function will return immediately."
+API Result cuStreamDestroy_v2(void* handle) {
     CALL;
-    drain(stream_of(stream));
-    auto& all = state().streams;
-    all.erase(std::remove(all.begin(), all.end(), stream_of(stream)), all.end());
-    delete static_cast<Stream*>(stream);
+    auto found = state().handles.find(handle);
+    if (found == state().handles.end()) return INVALID_HANDLE;
+    state().streams.end(found->second);
+    state().handles.erase(found);
     return SUCCESS;
 }
-API Result cuStreamSynchronize(void* stream) { CALL; return drain(stream_of(stream)); }
+API Result cuStreamSynchronize(void* handle) {
+    CALL;
+    auto stream = stream_of(handle);
+    if (!stream) return fail(INVALID_HANDLE, "a stream that is not there was waited for");
+    return state().streams.wait(call.lock, stream->now(stream));
+}
+// Only what was put on the other stream before the event was last recorded is waited for; nothing if it never was.
 API Result cuStreamWaitEvent(void* stream, void* event, unsigned) {
     CALL;
-    // Only what was put on the other stream until now is waited for.
-    Stream* other = static_cast<Event*>(event)->stream;
-    const size_t count = other ? other->queue.size() : 0;
-    auto left = std::make_shared<size_t>(count);
-    if (other && other != stream_of(stream)) {
-        put(other, [left] { *left = 0; return SUCCESS; });
-        put(stream, [other, left] {
-            while (*left && !other->queue.empty()) if (Result failed = step(other)) return failed;
-            return SUCCESS;
-        });
-    }
+    auto record = static_cast<Event*>(event)->record;
+    return record ? put(stream, [] { return SUCCESS; }, {record->point}) : SUCCESS;
+}
+API Result cuEventCreate(void** event, unsigned flags) {
+    CALL;
+    *event = new Event{nullptr, (flags & 2) == 0};
     return SUCCESS;
 }
-API Result cuEventCreate(void** event, unsigned) { CALL; *event = new Event; return SUCCESS; }
+// An event that is not complete may be destroyed: whoever waits for it does so still.
 API Result cuEventDestroy_v2(void* event) {
-    std::lock_guard<std::recursive_mutex> guard(state().lock);
-    if (state().sticky) return state().sticky;
-    wait_for(static_cast<Event*>(event));
+    Lock lock(state().streams.lock);
+    if (state().streams.sticky) return state().streams.sticky;
     delete static_cast<Event*>(event);
     return SUCCESS;
 }
 API Result cuEventRecord(void* event, void* stream) {
     CALL;
-    auto* recorded = static_cast<Event*>(event);
-    recorded->stream = stream_of(stream);
-    put(stream, [recorded] { recorded->ms = state().clock_ms; return SUCCESS; }, recorded);
-    return SUCCESS;
+    auto record = std::make_shared<Record>();
+    static_cast<Event*>(event)->record = record;
+    return put(stream, [record] { record->ms = state().clock_ms; return SUCCESS; }, {}, &record->point);
 }
-API Result cuEventSynchronize(void* event) { CALL; return wait_for(static_cast<Event*>(event)); }
-API Result cuEventQuery(void* event) { CALL; return wait_for(static_cast<Event*>(event)); }
+API Result cuEventSynchronize(void* event) {
+    CALL;
+    auto record = static_cast<Event*>(event)->record;
+    return record ? state().streams.wait(call.lock, record->point) : SUCCESS;
+}
+API Result cuEventQuery(void* event) {
+    CALL;
+    auto record = static_cast<Event*>(event)->record;
+    return !record || record->point.is_reached() ? SUCCESS : NOT_READY;
+}
 API Result cuEventElapsedTime_v2(float* ms, void* first, void* last) {
     CALL;
-    if (Result failed = wait_for(static_cast<Event*>(last))) return failed;
-    *ms = float(static_cast<Event*>(last)->ms - static_cast<Event*>(first)->ms);
+    for (void* event : {first, last}) {
+        const auto* recorded = static_cast<Event*>(event);
+        if (!recorded->record || !recorded->is_timed) return INVALID_HANDLE;
+        if (!recorded->record->point.is_reached()) return NOT_READY;
+    }
+    *ms = float(static_cast<Event*>(last)->record->ms - static_cast<Event*>(first)->record->ms);
     return SUCCESS;
 }
 
@@ -315,6 +356,7 @@ API Result cuMemGetInfo_v2(size_t* free, size_t* total) {
 API Result cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
     CALL;
     State& s = state();
+    if (!current) return INVALID_CONTEXT;
     if (bytes == 0) return INVALID_VALUE;
     volatile Control& told = control();
     if (strikes(told.alloc_fault)) return OUT_OF_MEMORY;
@@ -334,16 +376,16 @@ API Result cuMemAlloc_v2(Pointer* pointer, size_t bytes) {
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (pages == MAP_FAILED) return OUT_OF_MEMORY;
     memset(pages, 0xA5, pages_bytes);
-    if (s.depth == 0) mprotect(pages, pages_bytes, PROT_NONE);
+    mprotect(pages, pages_bytes, PROT_NONE);
     s.allocations[at] = {page, pages_bytes, bytes};
     told.live = told.live + long(bytes);
     if (told.live > told.peak) told.peak = told.live;
     *pointer = at;
     return SUCCESS;
 }
+// "This API may perform implicit synchronization": so this one does not.
 API Result cuMemFree_v2(Pointer pointer) {
     CALL;
-    if (Result failed = drain_all()) return failed;
     State& s = state();
     auto found = s.allocations.find(pointer);
     if (found == s.allocations.end()) return fail(INVALID_VALUE, "memory that is not allocated was freed");
@@ -355,47 +397,45 @@ API Result cuMemFree_v2(Pointer pointer) {
 }
 API Result cuMemHostAlloc(void** pointer, size_t bytes, unsigned) {
     CALL;
-    *pointer = malloc(bytes);
-    memset(*pointer, 0x5A, bytes);
-    state().pinned_blocks[*pointer] = bytes;
+    void* pages = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (pages == MAP_FAILED) return OUT_OF_MEMORY;
+    memset(pages, 0x5A, bytes);
+    state().pinned_blocks[*pointer = pages] = bytes;
     control().pinned = control().pinned + long(bytes);
     return SUCCESS;
 }
 API Result cuMemFreeHost(void* pointer) {
-    std::lock_guard<std::recursive_mutex> guard(state().lock);
-    if (state().sticky) return state().sticky;
-    control().pinned = control().pinned - long(state().pinned_blocks[pointer]);
-    state().pinned_blocks.erase(pointer);
-    free(pointer);
+    Lock lock(state().streams.lock);
+    if (state().streams.sticky) return state().streams.sticky;
+    auto found = state().pinned_blocks.find(pointer);
+    if (found == state().pinned_blocks.end()) return fail(INVALID_VALUE, "host memory that is not pinned was freed");
+    control().pinned = control().pinned - long(found->second);
+    munmap(pointer, found->second);
+    state().pinned_blocks.erase(found);
     return SUCCESS;
 }
+// "API synchronization behavior", asynchronous copies: fully asynchronous with pinned memory, which is therefore read
+// when the copy is done. "If pageable memory must first be staged to pinned memory, the driver may synchronize with the
+// stream and stage the copy": it is staged here at once, and from the device it comes when the copy is done.
 API Result cuMemcpyHtoDAsync_v2(Pointer to, const void* from, size_t bytes, void* stream) {
     CALL;
-    if (!is_inside(to, bytes)) return fail(INVALID_VALUE, "a copy to memory that is not allocated");
-    put(stream, [=] { memcpy(reinterpret_cast<void*>(to), from, bytes); state().clock_ms += 1e-9 * double(bytes); return SUCCESS; });
-    return SUCCESS;
+    void* target = reinterpret_cast<void*>(to);
+    if (is_pinned(from, bytes)) return put_copy(stream, {{to, bytes}}, [=] { memcpy(target, from, bytes); });
+    auto staged = std::make_shared<std::string>(static_cast<const char*>(from), bytes);
+    return put_copy(stream, {{to, bytes}}, [=] { memcpy(target, staged->data(), bytes); });
 }
 API Result cuMemcpyDtoHAsync_v2(void* to, Pointer from, size_t bytes, void* stream) {
     CALL;
-    if (!is_inside(from, bytes)) return fail(INVALID_VALUE, "a copy from memory that is not allocated");
-    put(stream, [=] { memcpy(to, reinterpret_cast<void*>(from), bytes); state().clock_ms += 1e-9 * double(bytes); return SUCCESS; });
-    return SUCCESS;
+    return put_copy(stream, {{from, bytes}}, [=] { memcpy(to, reinterpret_cast<void*>(from), bytes); });
 }
 API Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void* stream) {
     CALL;
-    if (!is_inside(to, bytes) || !is_inside(from, bytes)) return fail(INVALID_VALUE, "a copy between memory that is not allocated");
-    put(stream, [=] {
-        memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes);
-        state().clock_ms += 1e-9 * double(bytes);
-        return SUCCESS;
-    });
-    return SUCCESS;
+    return put_copy(stream, {{to, bytes}, {from, bytes}},
+                    [=] { memmove(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes); });
 }
 API Result cuMemsetD8Async(Pointer at, unsigned char value, size_t bytes, void* stream) {
     CALL;
-    if (!is_inside(at, bytes)) return fail(INVALID_VALUE, "memory that is not allocated was set");
-    put(stream, [=] { memset(reinterpret_cast<void*>(at), value, bytes); return SUCCESS; });
-    return SUCCESS;
+    return put_copy(stream, {{at, bytes}}, [=] { memset(reinterpret_cast<void*>(at), value, bytes); });
 }
 
 API Result cuModuleLoadData(void** module, const void* image) {
@@ -436,23 +476,22 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     State& s = state();
     control().launches = control().launches + 1;
     if (strikes(control().launch_fault)) {
+        // What a kernel does wrong is heard of when somebody waits for it.
         const Result code = Result(control().launch_code);
-        if (code == LAUNCH_FAILED) s.sticky = LAUNCH_FAILED;
-        return code;
+        return code == LAUNCH_FAILED ? put(stream, [=] { return code; }) : code;
     }
     if (gx == 0 || gy != 1 || gz != 1 || by != 1 || bz != 1 || bx == 0 || bx > 1024) return INVALID_VALUE;
     // Arguments are the driver's when the call returns.
     const std::string name = static_cast<Function*>(function)->name;
     auto args = std::make_shared<std::string>(static_cast<const char*>(params[0]), args_bytes(name));
-    put(stream, [=] {
+    const unsigned long long seed = ++s.seed;
+    return put(stream, [=] {
         void* first = args->data();
         state().clock_ms += 1e-3;
-        if (shim_launch(name.c_str(), gx, bx, shared_bytes, &first, ++state().seed) == 0) return SUCCESS;
+        if (shim_launch(name.c_str(), gx, bx, shared_bytes, &first, seed) == 0) return SUCCESS;
         fprintf(stderr, "stand-in: %s: %s\n", name.c_str(), shim_last_error());
-        state().sticky = LAUNCH_FAILED;
         return LAUNCH_FAILED;
     });
-    return SUCCESS;
 }
 
 API Result cuGetErrorName(Result code, const char** name) {
@@ -461,6 +500,8 @@ API Result cuGetErrorName(Result code, const char** name) {
             : code == LAUNCH_OUT_OF_RESOURCES ? "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES"
             : code == LAUNCH_FAILED           ? "CUDA_ERROR_LAUNCH_FAILED"
             : code == INVALID_IMAGE           ? "CUDA_ERROR_INVALID_IMAGE"
+            : code == ILLEGAL_ADDRESS         ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+            : code == INVALID_HANDLE          ? "CUDA_ERROR_INVALID_HANDLE"
                                               : "CUDA_ERROR";
     return SUCCESS;
 }

@@ -122,8 +122,16 @@ impl Gpu {
             let (device, cause) = (self.name.to_string(), "a panic on its thread".to_owned());
             Err(DeviceError::Lost { device, doing: "a job", cause })
         });
-        if let Err(lost @ DeviceError::Lost { .. }) = &outcome {
-            self.lost = Some(lost.clone()); // GT-2
+        match &outcome {
+            Ok(_) => {}
+            Err(lost @ DeviceError::Lost { .. }) => self.lost = Some(lost.clone()), // GT-2
+            // GT-5: what was started before the failure may still use memory that is now given up.
+            Err(_) => {
+                if let Err(lost @ DeviceError::Lost { .. }) = self.finish() {
+                    self.lost = Some(lost.clone());
+                    return Err(lost);
+                }
+            }
         }
         outcome
     }
