@@ -10,9 +10,12 @@
 //! - **GT-5 (believed when checked).** A section is handed out only after the kernel that decodes it has looked at every
 //!   offset.
 //!
+//! - **GT-5 (a call is an interval).** What the owner of a memory had put on its stream comes before everything that a
+//!   call does with the memory; when the call returns, well or not, everything that it started is done. So memory of a
+//!   caller is in use only while the caller waits, and whoever goes on afterwards, on any stream, finds it whole.
+//!
 //! The driver's calls are made without owning more than a stream: kernels, copies and answers of one call follow each
-//! other, and every call ends when the device has done its work. So memory of a caller is in use only while the caller
-//! waits.
+//! other.
 
 mod abi;
 mod changes;
@@ -125,6 +128,8 @@ impl CudaDevice {
             return Err(DeviceError::Length { what: "the bytes of a copy", found, expected });
         }
         self.worker.run(|gpu| {
+            gpu.follow(from)?;
+            gpu.follow(to)?;
             let mut times = Vec::with_capacity(rounds);
             for _ in 0..rounds {
                 times.push(gpu.time_copy(to.address(), from.address(), bytes)?);

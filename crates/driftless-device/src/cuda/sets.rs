@@ -34,10 +34,12 @@ impl CudaDevice {
 
     /// See [`Device::remember`](crate::Device::remember).
     pub(super) fn mark(&self, set: &ElementSet, changes: &ChangeList) -> Result<(), DeviceError> {
-        let bits = self.set_memory(set)?.address();
+        let memory = self.set_memory(set)?;
         let Some(changes) = CudaChanges::of(changes, self)? else { return Ok(()) };
-        let args = MarkArgs { bits, indices: changes.indices(), count: changes.count() as u64 };
+        let args =
+            MarkArgs { bits: memory.address(), indices: changes.indices(), count: changes.count() as u64 };
         self.worker().run(|gpu| {
+            gpu.follow(memory)?;
             gpu.launch("driftless_mark", args.count, &args)?;
             gpu.finish()
         })
@@ -49,6 +51,7 @@ impl CudaDevice {
         let words = memory.bytes() as u64 / 4;
         let mut count = [0u64];
         self.worker().run(|gpu| {
+            gpu.follow(memory)?;
             let at = gpu.window(size_of_val(&count))?;
             gpu.clear(at, size_of_val(&count))?;
             let args = CountArgs { bits: memory.address(), count: at, words };
