@@ -299,10 +299,11 @@ impl Case {
         ensure!(self.gpu.count(&there)? == bits.count(), "a set counted before the write");
         self.owner.rewrite(&set, bits.words())?;
         self.gpu.remember(&mut there, &changes)?;
+        let marked = self.owner.read(&set)?;
         let mut here = ElementSet::Host(bits);
         cpu.remember(&mut here, &changes.to_host()?.into())?;
         let ElementSet::Host(here) = here else { anyhow::bail!("a set of the host") };
-        ensure!(self.owner.read(&set)? == here.words(), "a set marked before the write");
+        ensure!(marked == here.words(), "a set marked before the write");
         Ok(())
     }
 
