@@ -4,6 +4,7 @@
 mod fleet;
 mod opening;
 mod sections;
+mod streams;
 #[path = "../../../../crates/driftless-device/tests/support/mod.rs"]
 mod support;
 mod threads;
