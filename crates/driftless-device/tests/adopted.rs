@@ -11,17 +11,19 @@
 mod process;
 mod support;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use bytes::Bytes;
 use cudarc::driver::sys::CUstream;
 use cudarc::driver::{DriverError, result};
+use driftless_codec::{Expected, FramedSection, SectionStart, encode_section};
 use driftless_device::cuda::{CudaDevice, CudaOptions, ExternalStream};
 use driftless_device::{
-    BitsMut, Bitset, Buffer, ChangeList, ChangeSource, CpuDevice, DetectOptions, Detected, Device,
-    DeviceBuffer, Element, ElementSet, Elements, ElementsMut, Pending, PieceDiff, PieceRule, UndoLog,
+    Bits, BitsMut, Bitset, Buffer, ChangeList, ChangeSource, CpuDevice, Delivery, DetectOptions, Detected,
+    Device, DeviceBuffer, Element, ElementSet, Elements, ElementsMut, Pending, PieceDiff, PieceRule, UndoLog,
 };
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, SourceRun, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, Family};
-use driftless_types::{ChangeSet, Dtype, ParamId, Shape};
+use driftless_types::{ChangeSet, Digest, Dtype, ParamId, Shape, Version};
 use process::{Standin, on_standin};
 use std::sync::atomic::AtomicBool;
 use support::{RUN, Rng, State, masters, params, tensor, usual_rule};
@@ -209,6 +211,27 @@ impl Case {
         Ok(())
     }
 
+    fn follows_marks(&self, late: &str) -> Result<()> {
+        let diffs = vec![PieceDiff::Compare; 7];
+        let mut marks = Bitset::new(self.old.len());
+        (0..self.old.len()).step_by(13).for_each(|index| marks.insert(index));
+        let source = |master, changed| ChangeSource::InStep { master, changed, diffs: &diffs };
+        let here = source((&self.state.master).into(), Bits::Host(&marks));
+        let here = self.detect_here(here, Pending::Absent)?;
+        let master = self.slot("master", late, &self.state.master)?.buffer;
+        let set = self.slot("marks", late, marks.words())?.buffer;
+        let there = source(lend(&master), Bits::Device(set.memory()));
+        ensure!(self.detect_there(there, Pending::Absent)? == here, "marks before the write");
+        Ok(())
+    }
+
+    fn clears(&self) -> Result<()> {
+        let set = self.late(&[7_u64; 100])?;
+        set.buffer.memory().clear()?;
+        ensure!(self.owner.read(&set)? == [0; 100], "a set cleared before the write");
+        Ok(())
+    }
+
     fn reads(&self) -> Result<()> {
         let foreign = self.late(&self.old)?;
         ensure!(Buffer::from(foreign.buffer).view()?[..] == self.old, "words before the write");
@@ -290,6 +313,41 @@ impl Case {
         Ok(())
     }
 
+    /// A section that arrived, into memory with a late write.
+    fn delivers(&self) -> Result<()> {
+        let (fragment, words) = (fragment(), &self.old[..(ROWS * COLS) as usize]);
+        let (dtype, n, version) = (fragment.dtype, fragment.elements(), Version(2));
+        let start = SectionStart {
+            fragment: 0,
+            dtype,
+            n,
+            base: None,
+            version,
+            base_digest: Digest::ZERO,
+            new_digest: Digest::ZERO,
+        };
+        let mut bytes = Vec::new();
+        encode_section(&start, &sparse(), &mut bytes);
+        let expected = Expected { fragment: 0, dtype, elements: n, version };
+        let section = FramedSection::parse(&mut Bytes::from(bytes), &expected)?;
+        let section = self.gpu.load(vec![section])?.pop().context("one section")?;
+        let (mut here, mut undo) = (words.to_vec(), UndoLog::new());
+        let done = CpuDevice::new().scatter(
+            (&mut here).into(),
+            &fragment,
+            COLS,
+            &sparse(),
+            &self.keys,
+            &mut undo,
+        )?;
+        let (live, mut undo) = (self.late(words)?, UndoLog::new());
+        let dst = ElementsMut::Device(live.buffer.memory());
+        let delivery = Delivery { fragment: &fragment, param_cols: COLS, section };
+        let there = self.gpu.deliver(dst, vec![delivery], &self.keys, &mut undo)?;
+        ensure!(there == [done] && self.owner.read(&live)? == here, "a delivery before the write");
+        Ok(())
+    }
+
     fn remembers(&self) -> Result<()> {
         let (cpu, changes) = (CpuDevice::new(), self.changes()?);
         let mut bits = Bitset::new(self.old.len());
@@ -351,7 +409,7 @@ fn whole() -> ChangeSet {
 type Check = fn(&Case) -> Result<()>;
 
 /// Every call that takes memory of somebody else, once for each memory that it takes.
-const CHECKS: [(&str, Check); 20] = [
+const CHECKS: [(&str, Check); 24] = [
     ("inversion, masters", |case| case.inverts("master")),
     ("inversion, first moments", |case| case.inverts("exp_avg")),
     ("inversion, second moments", |case| case.inverts("exp_avg_sq")),
@@ -360,6 +418,10 @@ const CHECKS: [(&str, Check); 20] = [
     ("snapshot, masters", |case| case.snapshots("master")),
     ("snapshot, older bits", |case| case.snapshots("previous")),
     ("snapshot, pending set", |case| case.snapshots("pending")),
+    ("in-step, masters", |case| case.follows_marks("master")),
+    ("in-step, marks", |case| case.follows_marks("marks")),
+    ("clear", Case::clears),
+    ("deliver", Case::delivers),
     ("download", Case::reads),
     ("upload", Case::writes),
     ("copy", Case::copies),
@@ -374,7 +436,7 @@ const CHECKS: [(&str, Check); 20] = [
     ("a refused detection", refused_detection),
 ];
 
-/// GT-5 for a call that fails: nothing of it is still to be done, for its memory is freed at once.
+/// GT-6 for a call that fails: nothing of it is still to be done, for its memory is freed at once.
 fn refused_scatter(case: &Case) -> Result<()> {
     let live = case.ours(&case.old)?;
     let mut undo = UndoLog::new();
@@ -402,8 +464,8 @@ fn refused_detection(case: &Case) -> Result<()> {
 }
 
 #[test]
-fn gt5_a_call_comes_after_its_owners_work_and_before_what_follows() -> Result<()> {
-    on_standin("gt5_a_call_comes_after_its_owners_work_and_before_what_follows", &[], || {
+fn gt6_a_call_comes_after_its_owners_work_and_before_what_follows() -> Result<()> {
+    on_standin("gt6_a_call_comes_after_its_owners_work_and_before_what_follows", &[], || {
         let case = Case::new()?;
         let mut failures = Vec::new();
         for (name, check) in CHECKS {

@@ -125,7 +125,7 @@ impl Gpu {
         match &outcome {
             Ok(_) => {}
             Err(lost @ DeviceError::Lost { .. }) => self.lost = Some(lost.clone()), // GT-2
-            // GT-5: what was started before the failure may still use memory that is now given up.
+            // GT-6: what was started before the failure may still use memory that is now given up.
             Err(_) => {
                 if let Err(lost @ DeviceError::Lost { .. }) = self.finish() {
                     self.lost = Some(lost.clone());

@@ -1,6 +1,6 @@
 //! Memory on a GPU: whose it is, how much there is, and what becomes of it.
 //!
-//! - **GT-5 (a call is an interval).** What the owner of a memory had put on its stream comes before everything that a
+//! - **GT-6 (a call is an interval).** What the owner of a memory had put on its stream comes before everything that a
 //!   call does with the memory; when the call returns, well or not, everything that it started is done.
 #![expect(unsafe_code, reason = "memory of a trainer or an engine comes as a raw address")]
 

@@ -9,8 +9,7 @@
 //!   is made anew if it does not load: so a cache may be deleted, shared or damaged at any time.
 //! - **GT-5 (believed when checked).** A section is handed out only after the kernel that decodes it has looked at every
 //!   offset.
-//!
-//! - **GT-5 (a call is an interval).** What the owner of a memory had put on its stream comes before everything that a
+//! - **GT-6 (a call is an interval).** What the owner of a memory had put on its stream comes before everything that a
 //!   call does with the memory; when the call returns, well or not, everything that it started is done. So memory of a
 //!   caller is in use only while the caller waits, and whoever goes on afterwards, on any stream, finds it whole.
 //!

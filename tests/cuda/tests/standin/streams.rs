@@ -15,8 +15,8 @@ fn word(seed: usize, index: usize) -> u16 {
 }
 
 #[test]
-fn gt5_large_copies_survive_any_order_of_work() -> Result<()> {
-    on_standin("streams::gt5_large_copies_survive_any_order_of_work", &[("STANDIN_SEED", "7")], || {
+fn gt6_large_copies_survive_any_order_of_work() -> Result<()> {
+    on_standin("streams::gt6_large_copies_survive_any_order_of_work", &[("STANDIN_SEED", "7")], || {
         let (gpu, standin) = (gpu()?, Standin::find()?);
         // As late as may be at first, then sooner and later in turns.
         for (seed, held) in [(1, ALL_OF_IT), (2, 0), (3, 0), (4, 0)] {
@@ -37,8 +37,8 @@ fn gt5_large_copies_survive_any_order_of_work() -> Result<()> {
 
 /// What an upload leaves on the stream is read by the next work of the same call, in order.
 #[test]
-fn gt5_what_nobody_waits_for_is_done_in_order() -> Result<()> {
-    on_standin("streams::gt5_what_nobody_waits_for_is_done_in_order", &[], || {
+fn gt6_what_nobody_waits_for_is_done_in_order() -> Result<()> {
+    on_standin("streams::gt6_what_nobody_waits_for_is_done_in_order", &[], || {
         let (gpu, standin) = (gpu()?, Standin::find()?);
         standin.hold(ALL_OF_IT)?;
         let mut last: Option<Buffer<f32>> = None;
