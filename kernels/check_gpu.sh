@@ -4,7 +4,7 @@
 #     kernels/check_gpu.sh [BINARY [OPTION VALUE]...]
 #
 # BINARY is the example check_gpu of driftless-device, built elsewhere for x86-64 and a C library no newer than this
-# machine's; without it, it is built here, which takes Rust. Options are those of the example: --elements,
+# machine's (build_check_gpu.sh makes it); without it, it is built here, which takes Rust. Options are those of the example: --elements,
 # --sync-elements, --rounds.
 set -euo pipefail
 root="$(cd "$(dirname "$0")/.." && pwd)"
