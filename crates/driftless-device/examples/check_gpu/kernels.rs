@@ -2,12 +2,15 @@
 
 use crate::Checked;
 use crate::work::{COLS, RUN, RUNNING, State, Whole, lend, rule, there};
+use bytes::Bytes;
+use driftless_codec::{Expected, FramedSection, SectionStart, encode_block16, encode_section};
 use driftless_device::cuda::CudaDevice;
 use driftless_device::{
-    Bitset, Buffer, ChangeSource, DetectOptions, Detected, Device, DeviceBuffer, DeviceError, ElementsMut,
-    PieceDiff, PieceRule, UndoLog,
+    Bitset, Buffer, ChangeList, ChangeSource, DetectOptions, Detected, Device, DeviceBuffer, DeviceError,
+    Packed, Pending, PieceDiff, PieceRule, UndoLog,
 };
 use driftless_numerics::{Cast, DigestKeys, Family};
+use driftless_types::{Digest, Version};
 use std::collections::BTreeMap;
 
 const WARM_UPS: usize = 2;
@@ -188,18 +191,87 @@ impl Bench<'_> {
         self.lines(elements, 2 * elements, || {
             gpu.digest(self.old.lend().elements(), &self.whole.dest, &self.whole.params, &self.keys)
         })?;
-        let snapshot = there(gpu, &self.old.view()?)?;
-        let diffs = [PieceDiff::Compare];
+        self.sections(&lists, count)?;
+        self.snapshots()?;
+        self.collects()
+    }
+
+    /// Sections of codec `block16`, made and read.
+    fn sections(&self, lists: &[ChangeList], count: u64) -> Checked<()> {
+        let (gpu, fragment) = (self.gpu, &self.whole.fragment);
+        let of_codec = |(kernel, _): &(String, f64)| kernel.contains("block16");
+        let made = self.medians(|| gpu.pack(lists, &[fragment]))?;
+        for (kernel, ms) in made.into_iter().filter(of_codec) {
+            self.line(&kernel, count, 10 * count, ms);
+        }
+        let (dtype, elements, version) = (fragment.dtype, fragment.elements(), Version(1));
+        let start = SectionStart {
+            fragment: fragment.index,
+            dtype,
+            n: elements,
+            base: None,
+            version,
+            base_digest: Digest::ZERO,
+            new_digest: Digest::ZERO,
+        };
+        let mut bytes = Vec::new();
+        match gpu.pack(lists, &[fragment])?.pop().ok_or("a pack of nothing")? {
+            Packed::Set(changes) => encode_section(&start, &changes, &mut bytes),
+            Packed::Block16 { nnz, body } => encode_block16(&start, nnz, &body, &mut bytes),
+        }
+        let expected = Expected { fragment: fragment.index, dtype, elements, version };
+        let section = FramedSection::parse(&mut Bytes::from(bytes), &expected)?;
+        let read = self.medians(|| gpu.load(vec![section.clone()]))?;
+        for (kernel, ms) in read.into_iter().filter(of_codec) {
+            self.line(&kernel, count, 10 * count, ms);
+        }
+        Ok(())
+    }
+
+    /// A snapshot that is behind by a step, every time.
+    fn snapshots(&self) -> Checked<()> {
+        let (elements, diffs, old) = (self.elements as u64, [PieceDiff::Compare], self.old.view()?.to_vec());
+        let snapshot = Buffer::from(there(self.gpu, &old)?);
+        let mut changed = 0;
         let ms = self.medians(|| {
-            let previous = ElementsMut::Device(snapshot.memory());
-            self.detect(
-                ChangeSource::Snapshot { master: lend(&self.master), previous, diffs: &diffs },
-                Cast::NearestEven,
-            )
+            snapshot.write(&old)?;
+            let mut previous = snapshot.lend_mut();
+            let source = ChangeSource::Snapshot {
+                master: lend(&self.master),
+                previous: previous.elements(),
+                diffs: &diffs,
+            };
+            let found = self.detect(source, Cast::NearestEven)?;
+            changed = found.changes.count() as u64;
+            Ok(())
         })?;
-        // The first of these runs brings the snapshot up to date; later ones find nothing to put.
-        ms.iter()
-            .for_each(|(kernel, ms)| self.line(&format!("{kernel} (snapshot)"), elements, 6 * elements, *ms));
+        for (kernel, ms) in ms {
+            if kernel == "driftless_put" {
+                self.line(&kernel, changed, 70 * changed, ms);
+            } else {
+                self.line(&format!("{kernel} (snapshot)"), elements, 6 * elements + 6 * changed, ms);
+            }
+        }
+        Ok(())
+    }
+
+    /// A step that is not published: what it changed becomes pending, here everything.
+    fn collects(&self) -> Checked<()> {
+        let Whole { tensor, params, .. } = &self.whole;
+        let (elements, mut set) = (self.elements as u64, self.gpu.empty_set(self.elements)?);
+        let ms = self.medians(|| {
+            let source = ChangeSource::Inversion {
+                master: lend(&self.master),
+                exp_avg: lend(&self.exp_avg),
+                exp_avg_sq: lend(&self.exp_avg_sq),
+                rules: &[PieceRule::Dense],
+            };
+            let options = DetectOptions::default().with_pending(Pending::Collect(set.lend()));
+            self.gpu.detect(tensor, params, source, options, &self.keys, &RUNNING)
+        })?;
+        ms.get("driftless_fill_bits")
+            .into_iter()
+            .for_each(|ms| self.line("driftless_fill_bits", elements, elements / 8, *ms));
         Ok(())
     }
 }

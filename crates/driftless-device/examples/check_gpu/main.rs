@@ -63,7 +63,8 @@ fn check(options: &Options) -> Checked<()> {
     let vectors = options.golden.as_deref().map_or(Ok(0), |folder| golden::check(&gpu, folder))?;
     println!("right: {cases} adversarial cases and {vectors} golden vectors, bit for bit as on the CPU");
     kernels::table(&gpu, options.elements, options.rounds)?;
-    sync::table(&gpu, options.sync_elements)?;
+    drop(gpu);
+    sync::table(options.sync_elements)?;
     println!("done after {:.0} s", started.elapsed().as_secs_f64());
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use crate::Checked;
 use crate::work::{COLS, RUN, RUNNING, State, Whole, lend, rule, there};
-use driftless_device::cuda::CudaDevice;
+use driftless_device::cuda::{CudaDevice, CudaOptions};
 use driftless_device::{
     Buffer, ChangeSource, DetectOptions, Device, DeviceBuffer, PieceDiff, PieceRule, UndoLog,
 };
@@ -22,7 +22,7 @@ struct Layer {
 }
 
 /// Syncs by inversion and by a snapshot, and prints both.
-pub(crate) fn table(gpu: &CudaDevice, elements: usize) -> Checked<()> {
+pub(crate) fn table(elements: usize) -> Checked<()> {
     let cols = usize::try_from(COLS)?;
     let each = TENSOR.min(elements / cols * cols).max(cols);
     let layers = (elements / each).max(1);
@@ -32,6 +32,8 @@ pub(crate) fn table(gpu: &CudaDevice, elements: usize) -> Checked<()> {
     let new: Vec<u16> = state.master.iter().map(|&x| Cast::NearestEven.bits(x)).collect();
     println!("sync of {} elements in {layers} tensors, trainer to engine on one GPU", layers * each);
     for by_snapshot in [false, true] {
+        // A device that has done nothing yet: its window counts.
+        let gpu = &CudaDevice::open(CudaOptions::new(0))?;
         let fleet = (0..layers)
             .map(|id| layer(gpu, u32::try_from(id)?, &state, &old))
             .collect::<Checked<Vec<_>>>()?;
