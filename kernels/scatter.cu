@@ -89,6 +89,16 @@ KERNEL __launch_bounds__(MAX_THREADS) driftless_scatter(ARGS(ScatterArgs) args) 
     add_block(shared, args.result, sums);
 }
 
+// The words at some positions, where `driftless_scatter` would keep them: what values relative to a base need of it.
+KERNEL __launch_bounds__(MAX_THREADS) driftless_peek(ARGS(ScatterArgs) args) {
+    if (args.result->fault != 0) {
+        return;
+    }
+    for (u64 i = first_item(); i < args.count; i += item_stride()) {
+        args.undo[i] = args.words[spot_of(args.box, args.positions[i]).target];
+    }
+}
+
 // Brings back what `driftless_scatter` kept: each position has one old word, so that the order is anybody's.
 KERNEL __launch_bounds__(MAX_THREADS) driftless_undo(ARGS(ScatterArgs) args) {
     if (args.result->fault != 0) {

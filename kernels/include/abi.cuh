@@ -251,7 +251,7 @@ struct ScatterArgs {
     // Null for `scatter_all`.
     const u32* positions;
     const u16* values;
-    // Old words: one per position, or all words of the box in order.
+    // Old words: one per position, or all words of the box in order; those that `peek` reads.
     u16* undo;
     const DigestTable* table;
     // Zeroed by the caller, read by it afterwards.

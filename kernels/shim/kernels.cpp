@@ -54,6 +54,7 @@ const Entry ENTRIES[] = {
     ENTRY(driftless_scatter_check, ScatterArgs),
     ENTRY(driftless_scatter, ScatterArgs),
     ENTRY(driftless_scatter_all, ScatterArgs),
+    ENTRY(driftless_peek, ScatterArgs),
     ENTRY(driftless_undo, ScatterArgs),
     ENTRY(driftless_undo_all, ScatterArgs),
     ENTRY(driftless_rehash, RehashArgs),

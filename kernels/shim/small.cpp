@@ -233,6 +233,11 @@ void scatter(u32 words_each) {
         launch("driftless_scatter_check", args);
         launch("driftless_scatter", args);
         add(words);
+        std::vector<u16> peeked(positions.size());
+        ScatterArgs peek = args;
+        peek.undo = peeked.data();
+        launch("driftless_peek", peek);
+        add(peeked);
         launch("driftless_undo", args);
         add(words);
     }

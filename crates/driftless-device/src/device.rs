@@ -315,6 +315,19 @@ pub trait Device: fmt::Debug + Send + Sync {
         deliveries.into_iter().map(scatter).collect()
     }
 
+    /// The words of a BF16 fragment of a destination tensor at some of its positions, which rise strictly; `param_cols` is
+    /// the width of the fragment's parameter.
+    ///
+    /// # Errors
+    /// A position outside the fragment, a fragment outside `words`, or one of another dtype.
+    fn read_at(
+        &self,
+        words: Elements<'_, u16>,
+        fragment: &Fragment,
+        param_cols: u64,
+        positions: &[u32],
+    ) -> Result<Vec<u16>, DeviceError>;
+
     /// Puts back what `undo` holds, in reverse order of writing, and empties it.
     ///
     /// # Errors

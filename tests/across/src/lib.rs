@@ -7,10 +7,10 @@ use driftless::log::{
     Publishing, Signer, StoreOptions, Stream, Trust, stream_model,
 };
 use driftless::{
-    Family, LayoutClaim, Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory, SourceBinding,
-    Trainer, TrainerLayout, TrainerMemory, Version, WordBuffer,
+    Buffer, Device, Family, LayoutClaim, Node, NodeOptions, Outcome, ReplicaId, Rollout, RolloutMemory,
+    SourceBinding, Trainer, TrainerLayout, TrainerMemory, Version,
 };
-use driftless_testkit::{TINY_CONFIG, TinyTrainer, tiny_model, tiny_plan};
+use driftless_testkit::{TINY_CONFIG, TensorBuffers, TinyTrainer, tiny_model, tiny_plan};
 use object_store::ObjectStore;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -60,7 +60,9 @@ pub struct Home {
     pub rollouts: Vec<Rollout>,
     /// The optimizer.
     pub policy: TinyTrainer,
-    live: Vec<Vec<Vec<WordBuffer>>>,
+    live: Vec<Vec<Vec<Buffer<u16>>>>,
+    /// The optimizer's memory where the node's device works.
+    memory: Vec<Vec<TensorBuffers>>,
     version: u64,
 }
 
@@ -80,22 +82,23 @@ impl Home {
         let layout: TrainerLayout = trainer.parse()?;
         let plan = tiny_plan(&layout, &layouts)?;
         let policy = TinyTrainer::new(&plan, 7);
+        let device = Arc::clone(&node.device);
+        let rank = |receiver| buffers(policy.expected_words(receiver), &*device);
         let receivers = plan.replicas().iter().map(|replica| &replica.receivers);
-        let live: Vec<Vec<Vec<WordBuffer>>> = receivers
-            .map(|receivers| {
-                receivers.iter().map(|receiver| buffers(policy.expected_words(receiver))).collect()
-            })
-            .collect();
+        let live: Vec<Vec<Vec<Buffer<u16>>>> = receivers
+            .map(|receivers| receivers.iter().map(rank).collect::<Result<_>>())
+            .collect::<Result<_>>()?;
+        let memory = policy.memory_on(&*device)?;
         let log = driftless::RemapPlan::compile_log(&tiny_model(&layout, &layouts)?, &layout)?;
         let node = Node::start(plan, node).await?;
         let publishing = node.publish(log, stream(store), publish)?;
-        let trainer = node.attach_trainer(memory(&policy, 0)).await?;
+        let trainer = node.attach_trainer(trainer_memory(&memory, &policy, 0)).await?;
         let mut handles = Vec::new();
         for (index, ranks) in (0u32..).zip(&live) {
-            let memory = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
-            handles.push(node.attach_rollout(ReplicaId(index), memory, Version(0)).await?);
+            let attached = RolloutMemory::new(ranks.clone(), LayoutClaim::Proven);
+            handles.push(node.attach_rollout(ReplicaId(index), attached, Version(0)).await?);
         }
-        Ok(Self { node, trainer, publishing, rollouts: handles, policy, live, version: 0 })
+        Ok(Self { node, trainer, publishing, rollouts: handles, policy, live, memory, version: 0 })
     }
 
     /// Takes one optimizer step and waits until its version has ended in the own cluster.
@@ -105,6 +108,7 @@ impl Home {
     pub async fn step(&mut self) -> Result<Outcome> {
         let step = self.trainer.step_begin().await;
         let params = self.policy.step();
+        self.policy.copy_to(&self.memory)?;
         self.version += 1;
         let sync = self.trainer.step_done(step, Version(self.version), params)?;
         sync.detected().await;
@@ -118,7 +122,8 @@ impl Home {
     pub async fn restart_trainer(self) -> Result<Self> {
         let Self { node, trainer, .. } = self;
         node.detach_trainer(trainer).await?;
-        let trainer = node.attach_trainer(memory(&self.policy, self.version)).await?;
+        let memory = trainer_memory(&self.memory, &self.policy, self.version);
+        let trainer = node.attach_trainer(memory).await?;
         Ok(Self { node, trainer, ..self })
     }
 
@@ -130,7 +135,8 @@ impl Home {
         let plan = tiny_plan(&trainer.parse()?, &["hf".parse()?])?;
         let node = self.node.replan(plan).await?;
         let publishing = node.publishing().context("the log is carried along")?;
-        let trainer = node.attach_trainer(memory(&self.policy, self.version)).await?;
+        let memory = trainer_memory(&self.memory, &self.policy, self.version);
+        let trainer = node.attach_trainer(memory).await?;
         Ok(Self { node, trainer, publishing, rollouts: Vec::new(), live: Vec::new(), ..self })
     }
 
@@ -160,7 +166,7 @@ impl Home {
                 for ((tensor, live), expected) in
                     receiver.tensors.iter().zip(tensors).zip(self.policy.expected_words(receiver))
                 {
-                    ensure!(*live.read() == *expected, "{}: {} differs", receiver.name, tensor.name);
+                    ensure!(live.view()?[..] == *expected, "{}: {} differs", receiver.name, tensor.name);
                 }
             }
         }
@@ -176,7 +182,7 @@ pub struct Away {
     pub rollout: Rollout,
     /// The reader's handle.
     pub following: Following,
-    live: Vec<Vec<WordBuffer>>,
+    live: Vec<Vec<Buffer<u16>>>,
     expected: BTreeMap<Version, Words>,
 }
 
@@ -218,11 +224,11 @@ impl Away {
         let plan = driftless::RemapPlan::compile(&model.model, &"hf".parse()?, &[rollout.parse()?])?;
         let zeros = |tensor: &driftless::DestTensor| {
             let elements = usize::try_from(tensor.shape.elements().unwrap_or(0)).unwrap_or(0);
-            WordBuffer::new(vec![0; elements * tensor.dtype.words()])
+            Ok(options.device.words(vec![0; elements * tensor.dtype.words()])?)
         };
         let receivers = plan.replicas()[0].receivers.iter();
-        let live: Vec<Vec<WordBuffer>> =
-            receivers.map(|receiver| receiver.tensors.iter().map(zeros).collect()).collect();
+        let rank = |receiver: &driftless::ReceiverPlan| receiver.tensors.iter().map(zeros).collect();
+        let live: Vec<Vec<Buffer<u16>>> = receivers.map(rank).collect::<Result<_>>()?;
         let node = Node::start(plan, NodeOptions { run: model.run, ..options }).await?;
         let memory = RolloutMemory::new(live.clone(), LayoutClaim::Blank);
         let options = FollowOptions { patience: PATIENCE, poll_after: Duration::from_millis(10), ..follow };
@@ -265,7 +271,7 @@ impl Away {
 
     /// The replica's memory: per receiver, per tensor.
     #[must_use]
-    pub fn live(&self) -> &[Vec<WordBuffer>] {
+    pub fn live(&self) -> &[Vec<Buffer<u16>>] {
         &self.live
     }
 
@@ -297,7 +303,7 @@ impl Away {
         for ((receiver, live), expected) in receivers.zip(&self.live).zip(expected) {
             for ((tensor, live), expected) in receiver.tensors.iter().zip(live).zip(expected) {
                 ensure!(
-                    *live.read() == *expected,
+                    live.view()?[..] == *expected,
                     "{}: {} differs at v{version}",
                     receiver.name,
                     tensor.name
@@ -308,22 +314,19 @@ impl Away {
     }
 }
 
-fn memory(policy: &TinyTrainer, version: u64) -> TrainerMemory {
+fn trainer_memory(memory: &[Vec<TensorBuffers>], policy: &TinyTrainer, version: u64) -> TrainerMemory {
+    let bind = |state: &TensorBuffers| {
+        let TensorBuffers { master, exp_avg, exp_avg_sq, .. } = state.clone();
+        SourceBinding::new(master, exp_avg, exp_avg_sq)
+    };
     TrainerMemory {
-        ranks: sources(policy),
+        ranks: memory.iter().map(|rank| rank.iter().map(bind).collect()).collect(),
         steps_taken: policy.steps_taken(),
         version: Version(version),
         family: Family::Torch,
     }
 }
 
-fn buffers(words: Vec<Vec<u16>>) -> Vec<WordBuffer> {
-    words.into_iter().map(WordBuffer::new).collect()
-}
-
-fn sources(policy: &TinyTrainer) -> Vec<Vec<SourceBinding>> {
-    let bind = |state: driftless_testkit::TensorState| {
-        SourceBinding::new(state.master, state.exp_avg, state.exp_avg_sq)
-    };
-    policy.memory().into_iter().map(|rank| rank.into_iter().map(bind).collect()).collect()
+fn buffers(words: Vec<Vec<u16>>, device: &dyn Device) -> Result<Vec<Buffer<u16>>> {
+    Ok(words.into_iter().map(|words| device.words(words)).collect::<Result<_, _>>()?)
 }

@@ -48,7 +48,9 @@ async fn cm1_nothing_is_written_while_the_engine_resumes() -> Result<()> {
     away.rollout.on_resume(move |_| {
         let (counted, found, live) = (Arc::clone(&counted), Arc::clone(&found), live.clone());
         async move {
-            let words = || live.iter().flatten().map(|tensor| tensor.read().to_vec()).collect::<Vec<_>>();
+            let words = || -> Vec<Vec<u16>> {
+                live.iter().flatten().map(|tensor| tensor.view().expect("host memory").to_vec()).collect()
+            };
             let before = words();
             tokio::time::sleep(Duration::from_millis(200)).await;
             found.fetch_add(u64::from(before != words()), Ordering::AcqRel);

@@ -460,7 +460,7 @@ static size_t args_bytes(const std::string& name) {
     const auto starts = [&](const char* prefix) { return name.rfind(prefix, 0) == 0; };
     if (starts("driftless_detect")) return sizeof(DetectArgs);
     if (starts("driftless_remap")) return sizeof(RemapArgs);
-    if (starts("driftless_scatter") || starts("driftless_undo")) return sizeof(ScatterArgs);
+    if (starts("driftless_scatter") || starts("driftless_undo") || name == "driftless_peek") return sizeof(ScatterArgs);
     if (name == "driftless_gather") return sizeof(GatherArgs);
     if (name == "driftless_rehash") return sizeof(RehashArgs);
     if (name == "driftless_fill_bits") return sizeof(FillArgs);

@@ -121,6 +121,16 @@ impl Device for CpuDevice {
         scatter::apply(self.hasher(keys), dst.on_host()?, fragment, param_cols, changes, undo)
     }
 
+    fn read_at(
+        &self,
+        words: Elements<'_, u16>,
+        fragment: &Fragment,
+        param_cols: u64,
+        positions: &[u32],
+    ) -> Result<Vec<u16>, DeviceError> {
+        scatter::read_at(words.on_host()?, fragment, param_cols, positions)
+    }
+
     fn undo(&self, dst: ElementsMut<'_, u16>, undo: &mut UndoLog) -> Result<(), DeviceError> {
         undo.restore(dst.on_host()?)
     }

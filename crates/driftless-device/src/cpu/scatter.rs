@@ -28,6 +28,18 @@ pub(super) fn apply(
     })
 }
 
+/// The words of `fragment` in the tensor `words` at some of its positions.
+pub(super) fn read_at(
+    words: &[u16],
+    fragment: &Fragment,
+    param_cols: u64,
+    positions: &[u32],
+) -> Result<Vec<u16>, DeviceError> {
+    let fit = FragmentFit::new(words.len(), fragment, param_cols)?;
+    fit.check_positions(positions)?;
+    Ok(positions.iter().map(|&position| words[fit.target.element(&fit.area, position as usize)]).collect())
+}
+
 /// A fragment in its place, and the run's digests.
 struct Scatter<'a> {
     fit: FragmentFit<'a>,

@@ -25,6 +25,7 @@ mod gpu;
 mod image;
 mod memory;
 mod parts;
+mod peek;
 mod probe;
 mod remap;
 mod scatter;
@@ -279,6 +280,20 @@ impl Device for CudaDevice {
         match self.memory_of_mut(&dst)? {
             Some(memory) => self.deliver_sections(memory, deliveries, keys, undo),
             None => Err(self.not_here()),
+        }
+    }
+
+    fn read_at(
+        &self,
+        words: Elements<'_, u16>,
+        fragment: &Fragment,
+        param_cols: u64,
+        positions: &[u32],
+    ) -> Result<Vec<u16>, DeviceError> {
+        let fit = FragmentFit::new(words.len(), fragment, param_cols)?;
+        match self.memory_of(words)?.filter(|_| !positions.is_empty()) {
+            Some(memory) => self.peek(memory, &fit, positions),
+            None => fit.check_positions(positions).map(|()| Vec::new()),
         }
     }
 

@@ -118,10 +118,7 @@ impl CudaDevice {
                 fault => Ok(Err(fault)),
             }
         })?;
-        found.map_err(|fault| match fault {
-            FAULT_NOT_RISING => fit.bad_positions("positions that do not rise"),
-            _ => fit.bad_positions("a position outside the fragment"),
-        })
+        found.map_err(|fault| bad_positions(fit, fault))
     }
 
     /// See [`Device::deliver`](crate::Device::deliver). All is checked before the first word is written, and the host
@@ -227,6 +224,14 @@ impl CudaDevice {
     }
 }
 
+/// What a kernel found wrong with the positions of a fragment.
+pub(super) fn bad_positions(fit: &FragmentFit<'_>, fault: u32) -> DeviceError {
+    match fault {
+        FAULT_NOT_RISING => fit.bad_positions("positions that do not rise"),
+        _ => fit.bad_positions("a position outside the fragment"),
+    }
+}
+
 /// What is wrong with the positions of a change set that nobody has checked: a `FAULT_*`, or 0.
 fn positions_fault(gpu: &mut Gpu, log: &CudaUndo) -> Result<u32, DeviceError> {
     if log.slots.extent == Extent::All {
@@ -270,7 +275,7 @@ fn write(
 }
 
 /// A box in a destination tensor as kernels read it: one whose rows follow each other everywhere is a single row.
-fn place(area: &Area, target: &Target, param: u32) -> Place {
+pub(super) fn place(area: &Area, target: &Target, param: u32) -> Place {
     let (rows, cols) = (area.rows as u64, area.cols as u64);
     let is_flat = rows == 1 || (area.is_full_width() && target.row_stride == area.cols);
     let (rows, cols) = if is_flat { (1, rows * cols) } else { (rows, cols) };

@@ -184,6 +184,10 @@ pub(super) const FILES: [File; 7] = [
         source: include_str!("../../../../kernels/scatter.cu"),
         kernels: &[
             Kernel {
+                name: "driftless_peek",
+                ptx: include_bytes!("../../../../kernels/ptx/driftless_peek.ptx.z"),
+            },
+            Kernel {
                 name: "driftless_scatter",
                 ptx: include_bytes!("../../../../kernels/ptx/driftless_scatter.ptx.z"),
             },

@@ -1,7 +1,7 @@
 //! Where a box lies in a destination tensor, and what may be written there.
 
 use super::area::Area;
-use super::runs::name_of;
+use super::runs::{check_listable, name_of};
 use crate::DeviceError;
 use driftless_layout::Fragment;
 use driftless_types::{ChangeSet, Dtype, index_of};
@@ -105,6 +105,12 @@ impl<'a> FragmentFit<'a> {
 
     fn check_sparse(&self, positions: &[u32], values: &[u16]) -> Result<(), DeviceError> {
         self.check_sparse_shape(positions, values)?;
+        self.check_positions(positions)
+    }
+
+    /// Whether single elements of this fragment may be named, and these are some of them.
+    pub(crate) fn check_positions(&self, positions: &[u32]) -> Result<(), DeviceError> {
+        check_listable(self.fragment)?;
         if let Some(pair) = positions.windows(2).find(|pair| pair[0] >= pair[1]) {
             return Err(self.refuse(format!("position {} after {}", pair[1], pair[0]), "them to rise".into()));
         }

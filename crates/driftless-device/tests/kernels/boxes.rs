@@ -151,6 +151,14 @@ fn gp3_scattered_changes_and_their_undo() {
         assert_eq!(scene.digest(&scene.words) + Digest(result.delta), scene.digest(&ours));
         launch("driftless_undo", grid, &args);
         assert_eq!(ours, scene.words, "dv2: every old word is back");
+        // The words that were put back, one by one.
+        let mut peeked = vec![0; positions.len()];
+        let mut args = scene.args(&mut ours, &values, &mut peeked, &mut result);
+        (args.positions, args.count) = (positions.as_ptr(), positions.len() as u64);
+        launch("driftless_peek", grid, &args);
+        let cols = scene.params[0].cols();
+        let wanted = CpuDevice::new().read_at((&scene.words).into(), &scene.fragment, cols, &positions);
+        assert_eq!(Ok(peeked), wanted, "{grid:?}");
     }
 }
 
@@ -172,7 +180,8 @@ fn gp3_bad_positions_are_reported_and_nothing_is_written() {
             let mut result = ScatterResult::default();
             let mut args = scene.args(&mut words, &values, &mut undo, &mut result);
             (args.positions, args.count) = (positions.as_ptr(), positions.len() as u64);
-            for kernel in ["driftless_scatter_check", "driftless_scatter", "driftless_undo"] {
+            for kernel in ["driftless_scatter_check", "driftless_scatter", "driftless_peek", "driftless_undo"]
+            {
                 launch(kernel, Grid::new(threads, seed), &args);
             }
             assert_eq!((result.fault, result.changed, result.delta), (fault, 0, [0; 4]), "{positions:?}");

@@ -9,7 +9,9 @@ use crate::lists::{remap, runs_of};
 use crate::pass::detect;
 use crate::shim::{Grid, launch};
 use crate::support::{RUN, State, inversion, param};
-use driftless_device::{Bitset, ChangeSource, Changes, DetectOptions, Pending, PieceDiff, PieceRule};
+use driftless_device::{
+    Bitset, ChangeSource, Changes, CpuDevice, DetectOptions, Device, Pending, PieceDiff, PieceRule,
+};
 use driftless_layout::{Box2, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{DigestKeys, DigestTable, Family, Rule};
 use driftless_types::{Digest, Dtype, Fqn, ParamId};
@@ -180,6 +182,12 @@ impl Held<'_> {
             unused: 0,
             area: area_of(self.fragment, self.cols),
         };
+        if let Some(positions) = positions {
+            launch("driftless_scatter_check", self.grid, &args);
+            launch("driftless_peek", self.grid, &args);
+            let read = CpuDevice::new().read_at((&before).into(), self.fragment, self.cols, positions);
+            assert_eq!(read.as_ref(), Ok(&undo));
+        }
         let sparse = ["driftless_scatter_check", "driftless_scatter", "driftless_undo"];
         let whole = ["driftless_scatter_all", "driftless_undo_all"];
         let kernels = if positions.is_some() { &sparse[..] } else { &whole[..] };

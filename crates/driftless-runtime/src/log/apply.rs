@@ -6,9 +6,11 @@ use crate::Shared;
 use crate::binding::{Live, LiveTensor, ReceiverBinding};
 use bytes::Bytes;
 use driftless_codec::{BaseWords, CodecError, LogExpected, LogSection, LogView, SparseBlocks};
-use driftless_device::DeviceError;
+use driftless_device::{DeviceError, Lent, ReadGuard};
 use driftless_layout::{Box2, Fragment, ParamMeta};
 use driftless_types::{ChangeSet, Digest, ParamId, Version, index_of};
+use std::borrow::Cow;
+use std::cell::RefCell;
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::OwnedMutexGuard;
@@ -96,12 +98,35 @@ impl Writer<'_> {
             let changes = match section.view() {
                 LogView::All(words) => ChangeSet::All(rows(words, fragment.dtype.words(), whole, part)),
                 LogView::Sparse(blocks) => {
-                    changes(&blocks, self.base, whole, part, memory, &memory.fragment(&fragment))?
+                    let part = PartOf { whole, part };
+                    let old = self.old_words(&blocks, part, memory, memory.fragment(&fragment))?;
+                    changes(&blocks, self.base, part, &old)?
                 }
             };
             self.write(index, &cell, &fragment, &changes)?;
         }
         Ok(())
+    }
+
+    /// The words that values of a section are relative to. A device hands over those of the section's elements alone.
+    fn old_words<'a>(
+        &self,
+        blocks: &SparseBlocks<'_>,
+        part: PartOf,
+        memory: &'a LiveTensor,
+        placed: Cow<'a, Fragment>,
+    ) -> Result<OldAt<'a>, NotApplied> {
+        if !blocks.needs_base() {
+            return Ok(OldAt::Unneeded);
+        }
+        let lent = match memory.words.lend() {
+            Lent::Host(words) => return Ok(OldAt::Here { words, placed }),
+            lent @ Lent::Device(..) => lent,
+        };
+        let positions = part.positions(blocks, self.base)?;
+        let cols = self.shared.plan.param(placed.param).cols();
+        let words = self.shared.device.read_at(lent.elements(), &placed, cols, &positions)?;
+        Ok(OldAt::Copied { positions, words })
     }
 
     fn fragment(&self, index: usize, cell: &Cell, part: Box2) -> Fragment {
@@ -161,30 +186,87 @@ fn rows(words: &[[u8; 2]], per_element: usize, whole: Box2, part: Box2) -> Vec<u
     (part.row..part.row_end()).flat_map(row).collect()
 }
 
-/// The changes of `part` out of those of `whole`, with positions in `part`; what depends on the base is read from the
-/// words that are there.
-fn changes(
-    blocks: &SparseBlocks<'_>,
-    base: BaseWords,
+/// A part of a section's box.
+#[derive(Clone, Copy)]
+struct PartOf {
     whole: Box2,
     part: Box2,
-    memory: &LiveTensor,
-    placed: &Fragment,
-) -> Result<ChangeSet, NotApplied> {
-    // Absolute values need no words; a device would have to copy all of the tensor's.
-    let words = blocks.needs_base().then(|| memory.words.view()).transpose()?;
-    let within = |position: u32| {
+}
+
+impl PartOf {
+    /// Row and column in the part of a position in the whole; `None` if it lies outside.
+    fn place(self, position: u32) -> Option<(u64, u64)> {
+        let Self { whole, part } = self;
         let (row, col) = (u64::from(position) / whole.cols, u64::from(position) % whole.cols);
         let (row, col) = ((whole.row + row).checked_sub(part.row)?, (whole.col + col).checked_sub(part.col)?);
         (row < part.rows && col < part.cols).then_some((row, col))
-    };
-    let holds = |position: u32| within(position).is_some();
-    let word_at = |position: u32| {
-        let (row, col) = within(position).expect("only elements that are held are asked for");
-        let words = words.as_deref().expect("only what depends on the base asks for it");
-        words[index_of(placed.dst_offset + row * placed.dst_row_stride + col)]
-    };
-    if whole == part {
+    }
+
+    /// The position in the part of a position in the whole.
+    fn position(self, position: u32) -> Option<u32> {
+        let (row, col) = self.place(position)?;
+        Some(u32::try_from(row * self.part.cols + col).expect("a part is no longer than its section"))
+    }
+
+    /// The positions in the part of a section's changes.
+    fn positions(self, blocks: &SparseBlocks<'_>, base: BaseWords) -> Result<Vec<u32>, CodecError> {
+        let found = RefCell::new(Vec::new());
+        // Who holds nothing is asked of every element, and its words of none.
+        let notes_and_holds_nothing = |position: u32| {
+            found.borrow_mut().extend(self.position(position));
+            false
+        };
+        for block in 0..blocks.len() {
+            let (mut positions, mut values) = (Vec::new(), Vec::new());
+            blocks.decode_part(block, base, &notes_and_holds_nothing, &|_| 0, &mut positions, &mut values)?;
+        }
+        Ok(found.into_inner())
+    }
+}
+
+/// The words of a part that are there.
+enum OldAt<'a> {
+    /// Absolute values are right for any.
+    Unneeded,
+    Here {
+        words: ReadGuard<'a, u16>,
+        placed: Cow<'a, Fragment>,
+    },
+    /// Those that a section needs, by rising position in the part.
+    Copied {
+        positions: Vec<u32>,
+        words: Vec<u16>,
+    },
+}
+
+impl OldAt<'_> {
+    /// The word at a position of the whole that lies in the part.
+    fn word(&self, part: PartOf, position: u32) -> u16 {
+        const HELD: &str = "only elements that are held are asked for";
+        match self {
+            Self::Unneeded => unreachable!("only what depends on the base asks for it"),
+            Self::Here { words, placed } => {
+                let (row, col) = part.place(position).expect(HELD);
+                words[index_of(placed.dst_offset + row * placed.dst_row_stride + col)]
+            }
+            Self::Copied { positions, words } => {
+                let at = positions.binary_search(&part.position(position).expect(HELD));
+                words[at.expect("every element of the section was read")]
+            }
+        }
+    }
+}
+
+/// The changes of a part out of those of the whole, with positions in the part.
+fn changes(
+    blocks: &SparseBlocks<'_>,
+    base: BaseWords,
+    part: PartOf,
+    old: &OldAt<'_>,
+) -> Result<ChangeSet, CodecError> {
+    let holds = |position: u32| part.place(position).is_some();
+    let word_at = |position: u32| old.word(part, position);
+    if part.whole == part.part {
         let (positions, values) = blocks.decode_all(base, &word_at)?;
         return Ok(ChangeSet::Sparse { positions, values });
     }
@@ -193,8 +275,7 @@ fn changes(
         blocks.decode_part(block, base, &holds, &word_at, &mut positions, &mut values)?;
     }
     for position in &mut positions {
-        let (row, col) = within(*position).expect("elements that are not held here were left out");
-        *position = u32::try_from(row * part.cols + col).expect("a part is no longer than its section");
+        *position = part.position(*position).expect("elements that are not held here were left out");
     }
     Ok(ChangeSet::Sparse { positions, values })
 }

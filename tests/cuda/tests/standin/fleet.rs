@@ -13,11 +13,11 @@ use std::time::Duration;
 const TRAINER: &str = "megatron:tp=2";
 const ROLLOUTS: [&str; 2] = ["vllm:tp=2", "hf"];
 
-fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
     tokio::runtime::Builder::new_multi_thread().enable_all().build()?.block_on(future)
 }
 
-fn options(gpu: &CudaDevice) -> NodeOptions {
+pub(crate) fn options(gpu: &CudaDevice) -> NodeOptions {
     NodeOptions { device: Arc::new(gpu.clone()), ..NodeOptions::default() }
 }
 

@@ -2,6 +2,7 @@
 #![cfg(feature = "cuda")]
 
 mod fleet;
+mod log;
 mod opening;
 mod sections;
 mod streams;

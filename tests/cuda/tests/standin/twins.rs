@@ -357,6 +357,7 @@ fn into_place(
         ensure!(done == done_there, "fragment {}", fragment.index);
         ensure!(here == there.view()?[..], "fragment {}", fragment.index);
     }
+    peeks(gpu, fragment, cols, &here, &there)?;
     let digest = host.digest((&here).into(), tensor, plan.params(), &keys)?;
     ensure!(gpu.digest(there.lend().elements(), tensor, plan.params(), &keys)? == digest);
     gpu.undo(there.lend_mut().elements(), &mut undo_there)?;
@@ -367,6 +368,28 @@ fn into_place(
     for bad in [bad(vec![0, last]), bad(vec![1, 1]), bad(vec![1, 0])] {
         let refused = gpu.scatter(there.lend_mut().elements(), fragment, cols, &bad, &keys, &mut undo_there);
         ensure!(refused.is_err() && undo_there.is_empty() && there.view()?[..] == before[..], "{refused:?}");
+    }
+    Ok(())
+}
+
+/// Single words out of the same tensor, here and there.
+fn peeks(gpu: &CudaDevice, fragment: &Fragment, cols: u64, here: &[u16], there: &Buffer<u16>) -> Result<()> {
+    let (host, lent) = (CpuDevice::new(), there.lend());
+    let read = |positions: &[u32]| gpu.read_at(lent.elements(), fragment, cols, positions);
+    let every =
+        |step| (0..fragment.elements()).step_by(step).map(u32::try_from).collect::<Result<Vec<_>, _>>();
+    if fragment.dtype != Dtype::Bf16 {
+        ensure!(read(&[]).is_err() && read(&[0]).is_err(), "single elements of an FP32 fragment");
+        return Ok(());
+    }
+    for positions in [every(1)?, every(3)?, Vec::new()] {
+        let wanted = host.read_at(here.into(), fragment, cols, &positions)?;
+        ensure!(read(&positions)? == wanted, "fragment {}: single words", fragment.index);
+    }
+    let last = u32::try_from(fragment.elements())?;
+    for bad in [vec![0, last], vec![1, 1], vec![1, 0]] {
+        let refused = (read(&bad), host.read_at(here.into(), fragment, cols, &bad));
+        ensure!(matches!(refused, (Err(_), Err(_))), "{refused:?}");
     }
     Ok(())
 }
