@@ -86,7 +86,7 @@ async fn lg13_damaged_manifests_are_missing_and_not_an_outage() -> Result<()> {
         parent: ObjectDigest::ZERO,
         kind: EntryKind::Anchor(publication),
     };
-    let stored = Stored { entry: Arc::new(entry), object: ObjectDigest([2; 32]) };
+    let stored = Stored { entry: Arc::new(entry), object: ObjectDigest([2; 32]), signer: None };
     let found = io.presence(&stored).await;
     ensure!(format!("{found:?}") == "Missing", "{found:?}");
     Ok(())
