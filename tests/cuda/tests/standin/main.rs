@@ -3,6 +3,7 @@
 
 mod fleet;
 mod log;
+mod masks;
 mod opening;
 mod sections;
 mod streams;
