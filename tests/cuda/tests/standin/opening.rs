@@ -1,9 +1,11 @@
 //! What can be wrong with a machine, as typed errors.
 
-use anyhow::{Result, ensure};
-use driftless_cuda_tests::{Standin, gpu, in_child, on_standin};
+use anyhow::{Context as _, Result, ensure};
+use driftless_cuda_tests::{Failure, Standin, gpu, in_child, on_standin};
 use driftless_device::cuda::{CudaDevice, CudaOptions, Driver, probe};
 use driftless_device::{Device as _, DeviceError, Place};
+use std::process::Command;
+use std::{env, fs};
 
 fn refused(ordinal: u32) -> Option<DeviceError> {
     CudaDevice::open(CudaOptions { ordinal, cache: None }).err()
@@ -88,6 +90,58 @@ fn gt3_memory_that_is_dropped_is_given_back() -> Result<()> {
         drop(gpu.zeros(1)?);
         ensure!(standin.live_bytes()? <= before + 512);
         ensure!(standin.pinned_bytes()? == 16 << 20, "two pinned buffers, whatever is copied");
+        Ok(())
+    })
+}
+
+/// A library of the driver's name that is none: calling what it lacks panics in the binding, and must not here.
+#[test]
+fn a_library_without_a_drivers_functions_is_an_error() -> Result<()> {
+    let folder = env::temp_dir().join(format!("driftless-empty-{}", std::process::id()));
+    fs::create_dir_all(&folder)?;
+    let library = folder.join("libcuda.so.1");
+    if env::var_os("EMPTY").is_none() {
+        let compiler =
+            Command::new("g++").args(["-shared", "-x", "c++", "/dev/null", "-o"]).arg(&library).status()?;
+        ensure!(compiler.success(), "g++ makes an empty library");
+    }
+    let path = folder.to_str().context("a plain path")?;
+    let name = "opening::a_library_without_a_drivers_functions_is_an_error";
+    let outcome = in_child(name, &[("LD_LIBRARY_PATH", path), ("EMPTY", "1")], || {
+        let lacks =
+            |error: &DeviceError| error.to_string().contains("it lacks a function that every driver has");
+        ensure!(probe().is_err_and(|error| lacks(&error)), "{:?}", probe());
+        ensure!(refused(0).as_ref().is_some_and(lacks), "{:?}", refused(0));
+        Ok(())
+    });
+    fs::remove_dir_all(folder)?;
+    outcome
+}
+
+/// Nobody asked for the CPU: whoever names a GPU that cannot be had gets the reason, on every attempt.
+#[test]
+fn a_missing_gpu_is_never_replaced_by_the_cpu() -> Result<()> {
+    on_standin("opening::a_missing_gpu_is_never_replaced_by_the_cpu", &[("STANDIN_DEVICES", "1")], || {
+        ensure!(Place::Cuda(0).open()?.name() == "cuda:0");
+        for _ in 0..2 {
+            let refused = Place::Cuda(1).open().err();
+            ensure!(matches!(refused, Some(DeviceError::NoDevice { .. })), "{refused:?}");
+        }
+        ensure!(Place::Cpu.open()?.name().starts_with("cpu"));
+        Ok(())
+    })
+}
+
+/// The same while it is opened, however far that got.
+#[test]
+fn a_device_that_fails_while_it_is_opened_is_an_error() -> Result<()> {
+    on_standin("opening::a_device_that_fails_while_it_is_opened_is_an_error", &[], || {
+        let standin = Standin::find()?;
+        // One process, one loss: the last call that opening makes before a first answer.
+        standin.inject(Failure::Vanished, 3)?;
+        let refused = refused(0);
+        let cause = "CUDA_ERROR_DEVICE_UNAVAILABLE";
+        ensure!(refused.as_ref().is_some_and(|error| error.to_string().contains(cause)), "{refused:?}");
         Ok(())
     })
 }
