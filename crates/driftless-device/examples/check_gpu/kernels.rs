@@ -1,17 +1,16 @@
 //! How fast each kernel is, beside a copy on the same device in the same run.
 
 use crate::Checked;
-use crate::work::{COLS, RUN, RUNNING, State, Whole, lend, rule, there};
-use bytes::Bytes;
-use driftless_codec::{Expected, FramedSection, SectionStart, encode_block16, encode_section};
-use driftless_device::cuda::CudaDevice;
+use crate::work::{COLS, RUN, RUNNING, State, Whole, lend, rule, rule_of, sent, there};
+use driftless_device::cuda::{CudaDevice, kernel_names};
 use driftless_device::{
-    Bitset, Buffer, ChangeList, ChangeSource, DetectOptions, Detected, Device, DeviceBuffer, DeviceError,
-    Packed, Pending, PieceDiff, PieceRule, UndoLog,
+    Bitset, Buffer, ChangeSource, DetectOptions, Detected, Device, DeviceBuffer, DeviceError, ElementsMut,
+    Pending, PieceDiff, PieceRule, UndoLog,
 };
-use driftless_numerics::{Cast, DigestKeys, Family};
-use driftless_types::{Digest, Version};
-use std::collections::BTreeMap;
+use driftless_numerics::{Cast, DigestKeys, Family, Optimizer};
+use driftless_types::ChangeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 
 const WARM_UPS: usize = 2;
 /// What is generated on the host; longer states repeat it.
@@ -29,6 +28,7 @@ struct Bench<'a> {
     elements: usize,
     rounds: usize,
     copy_rate: f64,
+    timed: RefCell<BTreeSet<String>>,
 }
 
 /// Prints a line per kernel.
@@ -49,6 +49,7 @@ pub(crate) fn table(gpu: &CudaDevice, elements: usize, rounds: usize) -> Checked
         elements,
         rounds,
         copy_rate: 0.0,
+        timed: RefCell::default(),
     };
     let to = gpu.uninitialized::<f32>(elements)?;
     let ms = f64::from(gpu.time_copy(&to, &bench.master, rounds + WARM_UPS)?);
@@ -61,7 +62,14 @@ pub(crate) fn table(gpu: &CudaDevice, elements: usize, rounds: usize) -> Checked
     );
     bench.line("(a copy on the device)", elements as u64, bytes, ms);
     bench.detections()?;
-    bench.moves()
+    bench.sets()?;
+    bench.moves()?;
+    bench.sections()?;
+    let timed = bench.timed.into_inner();
+    match kernel_names().find(|&kernel| !timed.contains(kernel)) {
+        Some(kernel) => Err(format!("nothing here launches {kernel}").into()),
+        None => Ok(()),
+    }
 }
 
 fn repeated<T: driftless_device::Element>(
@@ -88,6 +96,7 @@ impl Bench<'_> {
     fn line(&self, name: &str, elements: u64, bytes: u64, ms: f64) {
         let rate = rate(bytes, ms);
         let share = 100.0 * rate / self.copy_rate;
+        self.timed.borrow_mut().insert(name.to_owned());
         println!("{name:<36} {elements:>12} {bytes:>14} {:>10.1} {rate:>8.1} {share:>5.1} %", 1e3 * ms);
     }
 
@@ -112,26 +121,48 @@ impl Bench<'_> {
     }
 
     fn detect(&self, source: ChangeSource<'_>, cast: Cast) -> Result<Detected, DeviceError> {
+        self.detect_with(source, DetectOptions::new(cast))
+    }
+
+    fn detect_with(
+        &self,
+        source: ChangeSource<'_>,
+        options: DetectOptions<'_>,
+    ) -> Result<Detected, DeviceError> {
         let Whole { tensor, params, .. } = &self.whole;
-        self.gpu.detect(tensor, params, source, DetectOptions::new(cast), &self.keys, &RUNNING)
+        self.gpu.detect(tensor, params, source, options, &self.keys, &RUNNING)
+    }
+
+    fn inversion<'b>(&'b self, rules: &'b [PieceRule]) -> ChangeSource<'b> {
+        let (master, exp_avg, exp_avg_sq) = (&self.master, &self.exp_avg, &self.exp_avg_sq);
+        ChangeSource::Inversion {
+            master: lend(master),
+            exp_avg: lend(exp_avg),
+            exp_avg_sq: lend(exp_avg_sq),
+            rules,
+        }
     }
 
     fn invert(&self, rule: &PieceRule, cast: Cast) -> Result<Detected, DeviceError> {
-        let source = ChangeSource::Inversion {
-            master: lend(&self.master),
-            exp_avg: lend(&self.exp_avg),
-            exp_avg_sq: lend(&self.exp_avg_sq),
-            rules: std::slice::from_ref(rule),
-        };
-        self.detect(source, cast)
+        self.detect(self.inversion(std::slice::from_ref(rule)), cast)
     }
 
     fn detections(&self) -> Checked<()> {
         let elements = self.elements as u64;
-        for family in Family::ALL {
-            let rule = rule(family)?;
+        let adam_w = Family::ALL.map(|family| (Optimizer::AdamW, family));
+        // A family of either cast: without decay they differ in nothing else.
+        let others = [Optimizer::Adam, Optimizer::Sgd].into_iter().flat_map(|optimizer| {
+            let of_cast = |cast| Family::ALL.into_iter().find(|family| family.cast() == cast);
+            [Cast::NearestEven, Cast::HalfAway]
+                .into_iter()
+                .filter_map(of_cast)
+                .map(move |family| (optimizer, family))
+        });
+        for (optimizer, family) in adam_w.into_iter().chain(others) {
+            let rule = rule_of(optimizer, family)?;
             let changed = self.invert(&rule, family.cast())?.changes.count() as u64;
-            self.lines(elements, 12 * elements + 6 * changed, || self.invert(&rule, family.cast()))?;
+            let each = if optimizer == Optimizer::Sgd { 8 } else { 12 };
+            self.lines(elements, each * elements + 6 * changed, || self.invert(&rule, family.cast()))?;
         }
         self.lines(elements, 4 * elements, || self.invert(&PieceRule::Untouched, Cast::NearestEven))?;
         let diffs = [PieceDiff::Compare];
@@ -161,20 +192,52 @@ impl Bench<'_> {
         bytes: u64,
         work: impl FnMut() -> Result<R, DeviceError>,
     ) -> Checked<()> {
-        for (kernel, ms) in self.medians(work)? {
-            self.line(&kernel, elements, bytes, ms);
-        }
+        self.lines_of("driftless_", elements, bytes, work)
+    }
+
+    /// The same, of kernels whose names begin like this.
+    fn lines_of<R>(
+        &self,
+        prefix: &str,
+        elements: u64,
+        bytes: u64,
+        work: impl FnMut() -> Result<R, DeviceError>,
+    ) -> Checked<()> {
+        let times = self.medians(work)?;
+        let wanted = times.iter().filter(|(kernel, _)| kernel.starts_with(prefix));
+        wanted.for_each(|(kernel, &ms)| self.line(kernel, elements, bytes, ms));
         Ok(())
     }
 
-    /// What comes after a detection: bytes are those that a kernel must move, 64 for each scattered change.
+    /// Sets of pending changes, and a snapshot that is brought up to date.
+    fn sets(&self) -> Checked<()> {
+        let (gpu, elements) = (self.gpu, self.elements as u64);
+        let changes = self.invert(&rule(Family::Torch)?, Cast::NearestEven)?.changes;
+        let count = changes.count() as u64;
+        let mut set = gpu.empty_set(self.elements)?;
+        self.lines(count, 36 * count, || gpu.remember(&mut set, &changes))?;
+        self.lines(elements, elements / 8, || gpu.count(&set))?;
+        self.lines_of("driftless_fill_bits", elements, elements / 4, || {
+            let options = DetectOptions::new(Cast::NearestEven).with_pending(Pending::Collect(set.lend()));
+            self.detect_with(self.inversion(&[PieceRule::Dense]), options)
+        })?;
+        let old = self.old.view()?;
+        let snapshot = there(gpu, &old)?;
+        let diffs = [PieceDiff::Compare];
+        self.lines_of("driftless_put", count, 70 * count, || {
+            Buffer::from(snapshot.clone()).write(&old)?;
+            let previous = ElementsMut::Device(snapshot.memory());
+            let source = ChangeSource::Snapshot { master: lend(&self.master), previous, diffs: &diffs };
+            self.detect_with(source, DetectOptions::new(Cast::NearestEven))
+        })
+    }
+
+    /// Changes and whole tensors out of the trainer's memory and into the engine's: bytes are those that a kernel must
+    /// move, 64 for each scattered change.
     fn moves(&self) -> Checked<()> {
         let (gpu, fragment, elements) = (self.gpu, &self.whole.fragment, self.elements as u64);
         let found = self.invert(&rule(Family::Torch)?, Cast::NearestEven)?;
         let (count, lists) = (found.changes.count() as u64, [found.changes]);
-        let mut set = gpu.empty_set(self.elements)?;
-        self.lines(count, 36 * count, || gpu.remember(&mut set, &lists[0]))?;
-        self.lines(elements, elements / 8, || gpu.count(&set))?;
         self.lines(count, 12 * count, || gpu.remap(&lists, fragment))?;
         self.lines(elements, 6 * elements, || {
             gpu.gather(&[lend(&self.master)], fragment, Cast::NearestEven)
@@ -188,90 +251,22 @@ impl Bench<'_> {
                 gpu.undo(live.elements(), &mut undo)
             })?;
         }
+        if let ChangeSet::Sparse { positions, .. } = &changes {
+            let live = self.old.lend();
+            self.lines(count, 38 * count, || gpu.read_at(live.elements(), fragment, COLS, positions))?;
+        }
         self.lines(elements, 2 * elements, || {
             gpu.digest(self.old.lend().elements(), &self.whole.dest, &self.whole.params, &self.keys)
-        })?;
-        self.sections(&lists, count)?;
-        self.snapshots()?;
-        self.collects()
+        })
     }
 
-    /// Sections of codec `block16`, made and read.
-    fn sections(&self, lists: &[ChangeList], count: u64) -> Checked<()> {
+    /// Sections as they are sent and as they arrive.
+    fn sections(&self) -> Checked<()> {
         let (gpu, fragment) = (self.gpu, &self.whole.fragment);
-        let of_codec = |(kernel, _): &(String, f64)| kernel.contains("block16");
-        let made = self.medians(|| gpu.pack(lists, &[fragment]))?;
-        for (kernel, ms) in made.into_iter().filter(of_codec) {
-            self.line(&kernel, count, 10 * count, ms);
-        }
-        let (dtype, elements, version) = (fragment.dtype, fragment.elements(), Version(1));
-        let start = SectionStart {
-            fragment: fragment.index,
-            dtype,
-            n: elements,
-            base: None,
-            version,
-            base_digest: Digest::ZERO,
-            new_digest: Digest::ZERO,
-        };
-        let mut bytes = Vec::new();
-        match gpu.pack(lists, &[fragment])?.pop().ok_or("a pack of nothing")? {
-            Packed::Set(changes) => encode_section(&start, &changes, &mut bytes),
-            Packed::Block16 { nnz, body } => encode_block16(&start, nnz, &body, &mut bytes),
-        }
-        let expected = Expected { fragment: fragment.index, dtype, elements, version };
-        let section = FramedSection::parse(&mut Bytes::from(bytes), &expected)?;
-        let read = self.medians(|| gpu.load(vec![section.clone()]))?;
-        for (kernel, ms) in read.into_iter().filter(of_codec) {
-            self.line(&kernel, count, 10 * count, ms);
-        }
-        Ok(())
-    }
-
-    /// A snapshot that is behind by a step, every time.
-    fn snapshots(&self) -> Checked<()> {
-        let (elements, diffs, old) = (self.elements as u64, [PieceDiff::Compare], self.old.view()?.to_vec());
-        let snapshot = Buffer::from(there(self.gpu, &old)?);
-        let mut changed = 0;
-        let ms = self.medians(|| {
-            snapshot.write(&old)?;
-            let mut previous = snapshot.lend_mut();
-            let source = ChangeSource::Snapshot {
-                master: lend(&self.master),
-                previous: previous.elements(),
-                diffs: &diffs,
-            };
-            let found = self.detect(source, Cast::NearestEven)?;
-            changed = found.changes.count() as u64;
-            Ok(())
-        })?;
-        for (kernel, ms) in ms {
-            if kernel == "driftless_put" {
-                self.line(&kernel, changed, 70 * changed, ms);
-            } else {
-                self.line(&format!("{kernel} (snapshot)"), elements, 6 * elements + 6 * changed, ms);
-            }
-        }
-        Ok(())
-    }
-
-    /// A step that is not published: what it changed becomes pending, here everything.
-    fn collects(&self) -> Checked<()> {
-        let Whole { tensor, params, .. } = &self.whole;
-        let (elements, mut set) = (self.elements as u64, self.gpu.empty_set(self.elements)?);
-        let ms = self.medians(|| {
-            let source = ChangeSource::Inversion {
-                master: lend(&self.master),
-                exp_avg: lend(&self.exp_avg),
-                exp_avg_sq: lend(&self.exp_avg_sq),
-                rules: &[PieceRule::Dense],
-            };
-            let options = DetectOptions::default().with_pending(Pending::Collect(set.lend()));
-            self.gpu.detect(tensor, params, source, options, &self.keys, &RUNNING)
-        })?;
-        ms.get("driftless_fill_bits")
-            .into_iter()
-            .for_each(|ms| self.line("driftless_fill_bits", elements, elements / 8, *ms));
-        Ok(())
+        let lists = [self.invert(&rule(Family::Torch)?, Cast::NearestEven)?.changes];
+        let count = lists[0].count() as u64;
+        self.lines_of("driftless_block16", count, 10 * count, || gpu.pack(&lists, &[fragment]))?;
+        let sent = sent(gpu, &lists, fragment)?;
+        self.lines_of("driftless_block16", count, 10 * count, || gpu.load(vec![sent.clone()]))
     }
 }

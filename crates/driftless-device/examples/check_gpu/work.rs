@@ -1,10 +1,14 @@
 //! Tensors and states to work on.
 
+use crate::Checked;
+use driftless_codec::{Expected, FramedSection, SectionStart, encode_block16, encode_section};
 use driftless_device::cuda::CudaDevice;
-use driftless_device::{Buffer, DeviceBuffer, DeviceError, Element, Elements, PieceRule};
+use driftless_device::{
+    Buffer, ChangeList, Device, DeviceBuffer, DeviceError, Element, Elements, Packed, PieceRule,
+};
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
-use driftless_numerics::{Family, GroupStep, Hyperparameters, Rule};
-use driftless_types::{Dtype, Fqn, ParamId, RunId, Shape};
+use driftless_numerics::{Family, GroupStep, Hyperparameters, NotInvertible, Optimizer, Rule};
+use driftless_types::{Digest, Dtype, Fqn, ParamId, RunId, Shape, Version};
 use std::sync::atomic::AtomicBool;
 
 /// The run of every check.
@@ -74,8 +78,13 @@ fn hyper() -> Hyperparameters {
 }
 
 /// The rule of that step.
-pub(crate) fn rule(family: Family) -> Result<PieceRule, driftless_numerics::NotInvertible> {
-    let step = GroupStep::new(u64::from(STEP.unsigned_abs()), hyper());
+pub(crate) fn rule(family: Family) -> Result<PieceRule, NotInvertible> {
+    rule_of(Optimizer::AdamW, family)
+}
+
+/// The rule of such a step of another optimizer.
+pub(crate) fn rule_of(optimizer: Optimizer, family: Family) -> Result<PieceRule, NotInvertible> {
+    let step = GroupStep::new(u64::from(STEP.unsigned_abs()), hyper()).with_optimizer(optimizer);
     Ok(PieceRule::Rule(Rule::new(&Fqn::from("w"), family, &step)?))
 }
 
@@ -138,4 +147,27 @@ pub(crate) fn there<T: Element>(gpu: &CudaDevice, elements: &[T]) -> Result<Devi
 /// It, lent.
 pub(crate) fn lend<T: Element>(buffer: &DeviceBuffer<T>) -> Elements<'_, T> {
     Elements::Device(buffer.memory())
+}
+
+/// The changes of a fragment as they are sent and arrive: encoded on the GPU, in a section whose frame was checked.
+pub(crate) fn sent(gpu: &CudaDevice, changes: &[ChangeList], fragment: &Fragment) -> Checked<FramedSection> {
+    let packed = gpu.pack(changes, &[fragment])?.pop().ok_or("a fragment is lost")?;
+    let (dtype, elements) = (fragment.dtype, fragment.elements());
+    let (version, none) = (Version(2), Digest::ZERO);
+    let start = SectionStart {
+        fragment: fragment.index,
+        dtype,
+        n: elements,
+        base: None,
+        version,
+        base_digest: none,
+        new_digest: none,
+    };
+    let mut bytes = Vec::new();
+    match packed {
+        Packed::Set(set) => encode_section(&start, &set, &mut bytes),
+        Packed::Block16 { nnz, body } => encode_block16(&start, nnz, &body, &mut bytes),
+    }
+    let expected = Expected { fragment: fragment.index, dtype, elements, version };
+    Ok(FramedSection::parse(&mut bytes.into(), &expected)?)
 }

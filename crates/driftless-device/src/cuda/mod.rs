@@ -38,6 +38,7 @@ mod worker;
 
 pub use memory::{ExternalStream, MemoryUse};
 pub use probe::{Driver, probe};
+pub use sources::kernel_names;
 
 use crate::fit::{FragmentFit, check_classes};
 use crate::{

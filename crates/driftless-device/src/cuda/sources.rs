@@ -241,3 +241,8 @@ mod tests {
         }
     }
 }
+
+/// The names of all kernels, in the order of their files.
+pub fn kernel_names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().flat_map(|file| file.kernels).map(|kernel| kernel.name)
+}
