@@ -295,6 +295,15 @@ impl Case {
         Ok(())
     }
 
+    /// Single words.
+    fn peeks(&self) -> Result<()> {
+        let (words, positions) = (&self.old[..(ROWS * COLS) as usize], [0, 3, 70]);
+        let live = self.late(words)?.buffer;
+        let found = self.gpu.read_at(lend(&live), &fragment(), COLS, &positions)?;
+        ensure!(found == positions.map(|at| words[at as usize]), "words before the write");
+        Ok(())
+    }
+
     /// A scatter over a late write, and an undo over another.
     fn scatters(&self, set: &ChangeSet) -> Result<()> {
         let cpu = CpuDevice::new();
@@ -409,7 +418,7 @@ fn whole() -> ChangeSet {
 type Check = fn(&Case) -> Result<()>;
 
 /// Every call that takes memory of somebody else, once for each memory that it takes.
-const CHECKS: [(&str, Check); 24] = [
+const CHECKS: [(&str, Check); 25] = [
     ("inversion, masters", |case| case.inverts("master")),
     ("inversion, first moments", |case| case.inverts("exp_avg")),
     ("inversion, second moments", |case| case.inverts("exp_avg_sq")),
@@ -429,6 +438,7 @@ const CHECKS: [(&str, Check); 24] = [
     ("cast", Case::casts),
     ("gather", Case::gathers),
     ("digest", Case::digests),
+    ("words at positions", Case::peeks),
     ("scatter and undo, some", |case| case.scatters(&sparse())),
     ("scatter and undo, all", |case| case.scatters(&whole())),
     ("count and remember", Case::remembers),

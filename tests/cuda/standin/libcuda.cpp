@@ -467,7 +467,8 @@ static size_t args_bytes(const std::string& name) {
     if (name == "driftless_mark") return sizeof(MarkArgs);
     if (name == "driftless_count_bits") return sizeof(CountArgs);
     if (name == "driftless_put") return sizeof(PutArgs);
-    return sizeof(Block16Args);
+    if (starts("driftless_block16")) return sizeof(Block16Args);
+    return 0;
 }
 
 API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
@@ -483,7 +484,9 @@ API Result cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     if (gx == 0 || gy != 1 || gz != 1 || by != 1 || bz != 1 || bx == 0 || bx > 1024) return INVALID_VALUE;
     // Arguments are the driver's when the call returns.
     const std::string name = static_cast<Function*>(function)->name;
-    auto args = std::make_shared<std::string>(static_cast<const char*>(params[0]), args_bytes(name));
+    const size_t bytes = args_bytes(name);
+    if (bytes == 0) return INVALID_HANDLE;
+    auto args = std::make_shared<std::string>(static_cast<const char*>(params[0]), bytes);
     const unsigned long long seed = ++s.seed;
     return put(stream, [=] {
         void* first = args->data();

@@ -37,8 +37,9 @@ pub(super) struct Gpu {
     staging: Option<Staging>,
     /// Address and size of the window.
     window: (Address, usize),
-    /// The digest's keys that are on the device, and where.
-    table: Option<(Box<DigestTable>, Address)>,
+    /// The digest's keys that are on the device, and where they or others may be.
+    table: Option<Box<DigestTable>>,
+    table_at: Address,
     processors: u32,
     threads: u32,
     account: Arc<Account>,
@@ -93,6 +94,7 @@ impl Gpu {
             staging: None,
             window: (0, 0),
             table: None,
+            table_at: 0,
             processors: u32::try_from(processors).unwrap_or(1).max(1),
             threads: u32::try_from(threads).map_or(THREADS, |most| THREADS.min(most)),
             account,
@@ -313,23 +315,16 @@ impl Gpu {
     /// The digest's keys on the device.
     pub(super) fn table(&mut self, keys: &DigestKeys) -> Result<Address, DeviceError> {
         let wanted = keys.table();
-        match self.table.take() {
-            Some((known, address)) if bytes_of(&[*known]) == bytes_of(&[wanted]) => {
-                self.table = Some((known, address));
-                Ok(address)
-            }
-            Some((_, address)) => self.put_table(wanted, address),
-            None => {
-                let (address, _) = self.allocate(size_of::<DigestTable>())?;
-                self.put_table(wanted, address)
-            }
+        if self.table_at == 0 {
+            (self.table_at, _) = self.allocate(size_of::<DigestTable>())?;
         }
-    }
-
-    fn put_table(&mut self, table: DigestTable, address: Address) -> Result<Address, DeviceError> {
-        self.upload(address, bytes_of(&[table]))?;
-        self.table = Some((Box::new(table), address));
-        Ok(address)
+        let is_there = self.table.as_ref().is_some_and(|known| bytes_of(&[**known]) == bytes_of(&[wanted]));
+        if !is_there {
+            self.table = None;
+            self.upload(self.table_at, bytes_of(&[wanted]))?;
+            self.table = Some(Box::new(wanted));
+        }
+        Ok(self.table_at)
     }
 
     /// What the driver calls the device.
@@ -354,9 +349,7 @@ impl Gpu {
 impl Drop for Gpu {
     fn drop(&mut self) {
         self.sweep();
-        for (address, bytes) in
-            [self.window, (self.table.take().map_or(0, |(_, at)| at), size_of::<DigestTable>())]
-        {
+        for (address, bytes) in [self.window, (self.table_at, size_of::<DigestTable>())] {
             if address != 0 {
                 self.free(address, bytes.next_multiple_of(ALIGNMENT));
             }
