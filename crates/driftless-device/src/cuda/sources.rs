@@ -211,6 +211,11 @@ pub(super) const FILES: [File; 7] = [
     },
 ];
 
+/// The names of all kernels, in the order of their files.
+pub fn kernel_names() -> impl Iterator<Item = &'static str> {
+    FILES.iter().flat_map(|file| file.kernels).map(|kernel| kernel.name)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -240,9 +245,4 @@ mod tests {
             assert!(!ptx.contains(".ftz") && !ptx.contains(".approx"), "{}", kernel.name);
         }
     }
-}
-
-/// The names of all kernels, in the order of their files.
-pub fn kernel_names() -> impl Iterator<Item = &'static str> {
-    FILES.iter().flat_map(|file| file.kernels).map(|kernel| kernel.name)
 }
