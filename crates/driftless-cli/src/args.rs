@@ -325,7 +325,7 @@ pub(crate) struct FollowArgs {
     /// End at this version, or a later one.
     #[arg(long, value_name = "V")]
     pub(crate) at_least: Option<u64>,
-    /// End at this version.
+    /// End at this version: waited for as long as it can still come, an error once it cannot.
     #[arg(long, value_name = "V")]
     pub(crate) exactly: Option<u64>,
     /// Pin nothing in the store, which may then be read-only: retention may interrupt this reader.

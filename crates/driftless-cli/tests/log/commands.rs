@@ -166,6 +166,9 @@ fn lg8_lg9_old_blobs_go_and_the_stream_stays_proven() {
     home.follow("hf", "out").arg("--once").succeed();
     let folder = golden(DENSE);
     compare(&home.path("out"), "hf", &folder.join("config.json"), &Tensors::read(&policy(&folder, 6)));
+    let run = home.follow("hf", "late").args(["--exactly", "1"]).run();
+    assert_eq!(run.code, Some(1), "{}", run.stderr);
+    assert!(run.error().contains("version 1 is out of reach: the log is at 4"), "{}", run.error());
     let again = log(&home, "retire").args(["--dry-run", "--json", "-"]).succeed().report();
     assert_eq!(again["blobs"], 0);
 }

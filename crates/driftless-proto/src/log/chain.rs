@@ -52,6 +52,18 @@ pub enum Effect {
     OtherLineage(Published),
 }
 
+impl Effect {
+    /// What is published by it.
+    pub(crate) const fn published(self) -> Option<Published> {
+        match self {
+            Self::Silent => None,
+            Self::Anchor(published) | Self::Delta(published) | Self::OtherLineage(published) => {
+                Some(published)
+            }
+        }
+    }
+}
+
 /// Why an entry does not follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Error)]
 pub enum Breach {

@@ -8,7 +8,7 @@
 //! Only what may still count is kept, never the way.
 
 use super::chain::{Chain, Fall};
-use super::words::Stored;
+use super::words::{Published, Stored};
 use driftless_types::{EntryKind, Epoch, KeyId, ObjectDigest, Seq, StreamId, Version};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -83,6 +83,8 @@ pub(crate) struct LookBack {
     /// Whether the version after the end may be lower.
     fall: Fall,
     found: Option<Stored>,
+    /// The last publication of any kind, as far as what was read tells.
+    newest: Option<Published>,
     /// Blobs of entries before this place may be gone.
     keep_from: Seq,
     may_fall_below: Version,
@@ -113,6 +115,7 @@ impl LookBack {
             published: BTreeSet::new(),
             fall: Fall::Refused,
             found: None,
+            newest: None,
             keep_from: Seq::GENESIS,
             may_fall_below,
         }
@@ -128,6 +131,7 @@ impl LookBack {
             highest_counter: self.highest_counter,
             epoch: self.epoch,
             fall: self.fall,
+            newest: self.newest,
             keep_from: self.keep_from,
             ..fresh
         }
@@ -151,6 +155,11 @@ impl LookBack {
     /// What is wanted and has effect.
     pub(crate) const fn found(&self) -> Option<&Stored> {
         self.found.as_ref()
+    }
+
+    /// The last publication that has effect, whether it is wanted or not.
+    pub(crate) const fn newest(&self) -> Option<Published> {
+        self.newest
     }
 
     /// What is in force at the end of the log, with what was found as the last publication.
@@ -211,6 +220,7 @@ impl LookBack {
     fn note(&mut self, stored: &Stored) {
         let (entry, fence) = (&stored.entry, stored.entry.fence());
         self.highest_counter = self.highest_counter.max(entry.epoch);
+        self.newest = self.newest.or_else(|| stored.published());
         if self.wanted.is(stored) {
             self.candidates.entry(fence).or_insert_with(|| stored.clone());
         }
@@ -267,6 +277,7 @@ impl LookBack {
     /// LG-4: an epoch begins here, and what is of an older one has no effect behind it in the log.
     fn announce(&mut self, epoch: Epoch) {
         self.epoch = self.epoch.max(Some(epoch));
+        self.newest = self.newest.filter(|newest| newest.epoch >= epoch);
         let found = take_of(&mut self.candidates, epoch);
         if let Some(bound) = take_of(&mut self.bounds, epoch) {
             self.keep_from = self.keep_from.max(bound);

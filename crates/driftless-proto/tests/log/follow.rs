@@ -299,8 +299,10 @@ fn lg8_an_anchor_below_the_bound_is_not_begun_with() {
     let log = log().then(1, retire(4, &log()));
     let mut world = World::of(&log);
     let exactly = options(Goal::Exactly(Version(3)));
-    assert_eq!(world.live(exactly).1, End::Waits);
-    assert!(world.told().contains(&report(Trouble::NoAnchor)));
+    let stop = FollowStop::OutOfReach { wanted: Version(3), newest: Version(5) };
+    assert_eq!(world.live(exactly).1, End::Stopped(stop), "it will never be there again");
+    // What has not come yet is waited for.
+    assert_eq!(World::of(&log).live(options(Goal::Exactly(Version(6)))).1, End::Waits);
     assert!(matches!(World::of(&log).live(ONCE).1, End::Done(_)));
 }
 
@@ -327,6 +329,31 @@ fn goals_end_where_they_say() {
     let gap = Log::founded().then(1, anchor(1)).then(1, delta(1, 3));
     let stop = FollowStop::NotPublished { wanted: Version(2), next: Version(3) };
     assert_eq!(World::of(&gap).live(options(Goal::Exactly(Version(2)))).1, End::Stopped(stop));
+}
+
+#[test]
+fn an_exact_version_that_nothing_leads_to_any_more_ends_the_wait() {
+    let exactly = |version| options(Goal::Exactly(Version(version)));
+    // A delta on the way is of another lineage.
+    let broken = Log::founded().then(1, anchor(1)).then(1, delta(4, 5));
+    let stop = FollowStop::NotPublished { wanted: Version(3), next: Version(5) };
+    assert_eq!(World::of(&broken).live(exactly(3)).1, End::Stopped(stop));
+    // A delta on the way does not have its digests.
+    let faults = [(2, (Writing::WrongDigest, 9))].into();
+    let mut world = World { faults, ..World::of(&log()) };
+    let (mut follow, end) = world.live(exactly(3));
+    assert_eq!(end, End::Waits);
+    let stop = FollowStop::OutOfReach { wanted: Version(3), newest: Version(5) };
+    assert_eq!(world.poll(&mut follow), End::Stopped(stop));
+    // Blobs that are not visible may come.
+    let mut world = World { missing: [1].into(), ..World::of(&log()) };
+    let (mut follow, end) = world.live(exactly(3));
+    assert_eq!((end, world.poll(&mut follow)), (End::Waits, End::Waits));
+    world.missing.clear();
+    assert!(matches!(world.poll(&mut follow), End::Done(done) if done.held.version == Version(3)));
+    // What a stale publisher wrote behind a takeover is no later version.
+    let fenced = Log::founded().then(1, delta(1, 2)).then(2, EntryKind::Epoch).then(1, anchor(9));
+    assert_eq!(World::of(&fenced).live(exactly(5)).1, End::Waits);
 }
 
 #[test]

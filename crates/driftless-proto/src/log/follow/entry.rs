@@ -80,6 +80,10 @@ impl Follow {
                 return self.stop(FollowStop::WentBack { seq, version, highest }, out);
             }
         };
+        let published = effect.published();
+        if let Some(stop) = published.and_then(|published| self.passed(published)) {
+            return self.stop(stop, out);
+        }
         match effect {
             Effect::Silent => {
                 let next = place.after(chain, place.weights);
@@ -94,15 +98,15 @@ impl Follow {
         }
     }
 
+    /// The next version is above the wanted one, and what is held below it.
+    fn passed(&self, next: Published) -> Option<FollowStop> {
+        let Goal::Exactly(wanted) = self.options.goal else { return None };
+        let is_below = self.serves().is_none_or(|held| held.version < wanted);
+        let next = next.version;
+        (next > wanted && is_below).then_some(FollowStop::NotPublished { wanted, next })
+    }
+
     fn begin(&mut self, step: Step, out: &mut Vec<FollowCommand>) {
-        let held = self.serves().map(|held| held.version);
-        if let Goal::Exactly(wanted) = self.options.goal
-            && step.published.version > wanted
-            && held.is_none_or(|held| held < wanted)
-        {
-            let next = step.published.version;
-            return self.stop(FollowStop::NotPublished { wanted, next }, out);
-        }
         let seq = step.stored.seq();
         if self.bad.contains(&seq) {
             return self.block(Trouble::NoAnchor, out);

@@ -98,6 +98,13 @@ impl Follow {
     /// No anchor: the reader goes on from where it is, if it is anywhere.
     fn nothing_found(&mut self, out: &mut Vec<FollowCommand>) {
         let (State::LookingBack(search), Some(place)) = (&self.state, &self.place) else { return };
+        let is_stuck = place.weights == Weights::Torn || self.bad.contains(&place.chain.seq.next());
+        // What was not visible may be at the next poll. Otherwise a log that only grows leads there no more.
+        if let (Goal::Exactly(wanted), Some(newest)) = (self.options.goal, search.newest())
+            && (is_stuck && newest.version > wanted && self.missing.is_empty())
+        {
+            return self.stop(FollowStop::OutOfReach { wanted, newest: newest.version }, out);
+        }
         if place.weights != Weights::Torn {
             return self.proceed(out);
         }

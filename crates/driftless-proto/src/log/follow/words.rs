@@ -180,6 +180,16 @@ pub enum FollowStop {
         /// The first one above it.
         next: Version,
     },
+    /// The log is past the wanted version, and nothing in reach leads to it: that was retired, or is damaged.
+    #[error(
+        "version {wanted} is out of reach: the log is at {newest}, and no usable anchor leads there any more"
+    )]
+    OutOfReach {
+        /// The wanted version.
+        wanted: Version,
+        /// The last one that was published.
+        newest: Version,
+    },
     /// Nothing is published yet.
     #[error("nothing is published yet")]
     Empty,
