@@ -1,7 +1,8 @@
-// The scalar functions of include/*.cuh, one by one, for tests: a kernel's marks show only on which side of an edge a
-// number falls, these show its bits.
+// The functions of include/*.cuh, one by one, for tests: a kernel's marks show only on which side of an edge a number
+// falls, these show its bits; and few tiles at a time never look back far, this does.
 #pragma once
 #include "../include/rule.cuh"
+#include "../include/scan.cuh"
 
 constexpr u32 PROBED = 8;
 
@@ -54,10 +55,25 @@ PROBE(undecayed_half_away, UndecayedHalfAway)
 PROBE(sgd, Sgd)
 PROBE(sgd_half_away, SgdHalfAway)
 
+struct LookBackArgs {
+    u64* states;
+    // What lies before the tile.
+    u64* before;
+    u32 tile;
+    u32 aggregate;
+};
+
+KERNEL probe_look_back(ARGS(LookBackArgs) args) {
+    const u64 before = look_back(args.states, args.tile, args.aggregate);
+    if (lane_of() == 0) {
+        *args.before = before;
+    }
+}
+
 #define PROBE_ENTRIES                                                                                      \
     ENTRY(probe_agnostic, ProbeArgs), ENTRY(probe_torch, ProbeArgs),                                       \
         ENTRY(probe_torch_fused_cuda, ProbeArgs), ENTRY(probe_apex, ProbeArgs),                            \
         ENTRY(probe_te_remainder, ProbeArgs), ENTRY(probe_deepspeed_cpu, ProbeArgs),                       \
         ENTRY(probe_bitsandbytes, ProbeArgs), ENTRY(probe_undecayed, ProbeArgs),                           \
         ENTRY(probe_undecayed_half_away, ProbeArgs), ENTRY(probe_sgd, ProbeArgs),                          \
-        ENTRY(probe_sgd_half_away, ProbeArgs),
+        ENTRY(probe_sgd_half_away, ProbeArgs), ENTRY(probe_look_back, LookBackArgs),

@@ -116,7 +116,7 @@ fn hostile_bodies_are_faults_and_touch_nothing_outside() {
     let good = body_of(&section(n, &positions, &values), n, nnz);
     let offsets = 4;
     let swap = |body: &mut Vec<u32>| body[offsets] = body[offsets].rotate_left(16);
-    let cases: [(Breakage<'_>, u32); 7] = [
+    let cases: [(Breakage<'_>, u32); 8] = [
         (&swap, FAULT_NOT_RISING),
         (&|body| body[0] = 1, FAULT_DIRECTORY),
         (&|body| body[1] = u32::MAX, FAULT_DIRECTORY),
@@ -124,6 +124,8 @@ fn hostile_bodies_are_faults_and_touch_nothing_outside() {
         (&|body| body[3] += 1, FAULT_DIRECTORY),
         (&|body| body[3] -= 1, FAULT_DIRECTORY),
         (&|body| body[1] = body[3], FAULT_DIRECTORY),
+        // One change more than there is room for: the next block says that it is wrong, and it would be too late.
+        (&|body| body[1] = body[3] + 1, FAULT_DIRECTORY),
     ];
     for (seed, threads) in (0..).zip(BLOCK_SIZES) {
         for (number, (break_it, fault)) in cases.iter().enumerate() {

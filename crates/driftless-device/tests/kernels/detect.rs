@@ -158,6 +158,9 @@ fn older(state: &State, cast: Cast, seed: u64) -> Vec<u16> {
     bits.map(|bits| match rng.below(12) {
         0 => bits ^ 1,
         1 => bits.wrapping_add(20),
+        // The last near one, and the first far one.
+        3 => bits.wrapping_add(31),
+        4 => bits.wrapping_add(32),
         2 => rng.word(),
         _ => bits,
     })

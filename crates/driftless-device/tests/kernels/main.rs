@@ -17,6 +17,7 @@ mod golden;
 mod lists;
 mod pass;
 mod scalars;
+mod scans;
 mod shim;
 #[path = "../support/mod.rs"]
 mod support;
