@@ -115,9 +115,12 @@ fn hostile_bodies_are_faults_and_touch_nothing_outside() {
     let nnz = positions.len() as u64;
     let good = body_of(&section(n, &positions, &values), n, nnz);
     let offsets = 4;
+    // The first offset a second time.
+    let twice = |body: &mut Vec<u32>| body[offsets] = (body[offsets] & 0xffff) * 0x1_0001;
     let swap = |body: &mut Vec<u32>| body[offsets] = body[offsets].rotate_left(16);
-    let cases: [(Breakage<'_>, u32); 8] = [
+    let cases: [(Breakage<'_>, u32); 9] = [
         (&swap, FAULT_NOT_RISING),
+        (&twice, FAULT_NOT_RISING),
         (&|body| body[0] = 1, FAULT_DIRECTORY),
         (&|body| body[1] = u32::MAX, FAULT_DIRECTORY),
         (&|body| body[2] = body[1] - 1, FAULT_DIRECTORY),

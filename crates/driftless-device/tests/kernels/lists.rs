@@ -79,6 +79,17 @@ pub(crate) struct Remapped {
 }
 
 pub(crate) fn remap(grid: Grid, lists: &[Changes], runs: &[Run], capacity: usize) -> Remapped {
+    remap_within(grid, lists, runs, capacity, u32::MAX).0
+}
+
+/// The same with room for the states of at most so many tiles; those states at the end too.
+fn remap_within(
+    grid: Grid,
+    lists: &[Changes],
+    runs: &[Run],
+    capacity: usize,
+    tiles_max: u32,
+) -> (Remapped, Vec<u64>) {
     let bytes_of = |class: &StepClass| *class as u8;
     let classes = lists.iter().flat_map(|changes| &changes.classes);
     let classes: Vec<Vec<u8>> = classes.map(|classes| classes.iter().map(bytes_of).collect()).collect();
@@ -113,7 +124,7 @@ pub(crate) fn remap(grid: Grid, lists: &[Changes], runs: &[Run], capacity: usize
         capacity: capacity as u64,
         run_count: runs.len() as u32,
         tile_changes,
-        tile_capacity: tiles as u32,
+        tile_capacity: (tiles as u32).min(tiles_max),
         unused: 0,
     };
     launch("driftless_remap_plan", Grid { blocks: 1, ..grid }, &args);
@@ -123,7 +134,33 @@ pub(crate) fn remap(grid: Grid, lists: &[Changes], runs: &[Run], capacity: usize
         (u32::MAX, 9),
         "nothing beyond its room"
     );
-    found
+    (found, tile_state)
+}
+
+#[test]
+fn a_remap_without_room_for_its_tiles_says_so_and_writes_nothing() {
+    let (mut rng, grid) = (Rng(7), Grid { blocks: 2, threads: 64, seed: 1 });
+    let lists = [changes(6000, 2, &mut rng)];
+    let run = |src_offset| Run {
+        tensor: 0,
+        src_offset,
+        rows: 1,
+        position: 0,
+        cols: Divisor::new(2000),
+        src_row_stride: Divisor::new(2000),
+    };
+    let runs = [run(0), run(3000)];
+    let (found, states) = remap_within(grid, &lists, &runs, 4000, u32::MAX);
+    let tiles = states.iter().filter(|&&state| state != 0).count() as u32;
+    assert!(tiles > 4 && found.starts[2] > 1800);
+    let (found, _) = remap_within(grid, &lists, &runs, 4000, tiles);
+    assert!(found.starts[2] > 1800, "room for each is enough");
+    let (found, states) = remap_within(grid, &lists, &runs, 4000, tiles - 1);
+    assert_eq!(found.starts[2], u64::MAX);
+    assert!(
+        states.iter().all(|&state| state == 0)
+            && found.positions.iter().all(|&position| position == u32::MAX)
+    );
 }
 
 #[test]
