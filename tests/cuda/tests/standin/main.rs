@@ -2,6 +2,7 @@
 #![cfg(feature = "cuda")]
 
 mod fleet;
+mod hostile;
 mod log;
 mod masks;
 mod opening;
