@@ -58,8 +58,11 @@ impl Account {
 pub(super) struct Trash(Mutex<Vec<(Address, usize)>>);
 
 impl Trash {
-    pub(super) fn put(&self, address: Address, bytes: usize) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push((address, bytes));
+    /// Puts memory there; gives whether there was none, so that somebody has to tell the thread.
+    pub(super) fn put(&self, address: Address, bytes: usize) -> bool {
+        let mut memory = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        memory.push((address, bytes));
+        memory.len() == 1
     }
 
     pub(super) fn take(&self) -> Vec<(Address, usize)> {
@@ -169,7 +172,7 @@ impl Drop for CudaMemory {
         if let Holder::Us(allocated) = self.holder
             && self.address != 0
         {
-            self.worker.trash.put(self.address, allocated);
+            self.worker.give_back(self.address, allocated);
         }
     }
 }

@@ -6,6 +6,7 @@
 #![expect(unsafe_code, reason = "closures borrow from the caller, who waits for them")]
 
 use super::CudaOptions;
+use super::abi::Address;
 use super::gpu::Gpu;
 use super::memory::{Account, Trash};
 use crate::DeviceError;
@@ -79,6 +80,14 @@ impl Worker {
         let gone = || failed(&self.name, "reaching its thread", "it has ended");
         self.jobs.send(job).map_err(|_| gone())?;
         outcome.recv().unwrap_or_else(|_| Err(gone()))
+    }
+
+    /// Memory that nobody holds any more: the GPU's thread frees it soon, also if nobody calls again.
+    pub(super) fn give_back(&self, address: Address, bytes: usize) {
+        if self.trash.put(address, bytes) {
+            // It frees after every job: one that does nothing, or any of those that fill the queue.
+            let _ = self.jobs.try_send(Box::new(|_| {}));
+        }
     }
 }
 

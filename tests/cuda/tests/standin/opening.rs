@@ -5,7 +5,8 @@ use driftless_cuda_tests::{Failure, Standin, gpu, in_child, on_standin};
 use driftless_device::cuda::{CudaDevice, CudaOptions, Driver, probe};
 use driftless_device::{Device as _, DeviceError, Place};
 use std::process::Command;
-use std::{env, fs};
+use std::time::{Duration, Instant};
+use std::{env, fs, thread};
 
 fn refused(ordinal: u32) -> Option<DeviceError> {
     CudaDevice::open(CudaOptions { ordinal, cache: None }).err()
@@ -90,6 +91,22 @@ fn gt3_memory_that_is_dropped_is_given_back() -> Result<()> {
         drop(gpu.zeros(1)?);
         ensure!(standin.live_bytes()? <= before + 512);
         ensure!(standin.pinned_bytes()? == 16 << 20, "two pinned buffers, whatever is copied");
+        Ok(())
+    })
+}
+
+/// An engine that waits for its next version, or a trainer in its step, calls nothing: the undo log must not stay.
+#[test]
+fn gt3_memory_that_is_dropped_is_given_back_without_a_further_call() -> Result<()> {
+    on_standin("opening::gt3_memory_that_is_dropped_is_given_back_without_a_further_call", &[], || {
+        let (gpu, standin) = (gpu()?, Standin::find()?);
+        let before = standin.live_bytes()?;
+        drop((1..200).map(|k| gpu.zeros(1000 * k)).collect::<Result<Vec<_>, _>>()?);
+        let began = Instant::now();
+        while standin.live_bytes()? > before && began.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(5));
+        }
+        ensure!(standin.live_bytes()? == before, "{} of {before}", standin.live_bytes()?);
         Ok(())
     })
 }
