@@ -46,14 +46,14 @@ impl CudaSection {
     ///
     /// DV-3: positions rise and lie below the section's elements, and so within the fragment.
     pub(super) fn slots_for(self, fit: &FragmentFit<'_>) -> Result<Option<Slots>, DeviceError> {
-        let expected = (fit.fragment.dtype, fit.area.elements() as u64);
-        if (self.dtype, self.elements) != expected {
-            let text = |(dtype, elements): (Dtype, u64)| format!("{elements} {dtype} elements");
-            return Err(DeviceError::ChangeSet {
-                fragment: fit.fragment.index,
-                found: format!("{} of fragment {}", text((self.dtype, self.elements)), self.fragment),
-                expected: text(expected),
-            });
+        let found = (self.fragment, self.dtype, self.elements);
+        let expected = (fit.fragment.index, fit.fragment.dtype, fit.area.elements() as u64);
+        if found != expected {
+            let text = |(fragment, dtype, elements): (u32, Dtype, u64)| {
+                format!("{elements} {dtype} elements of fragment {fragment}")
+            };
+            let (found, expected) = (text(found), text(expected));
+            return Err(DeviceError::ChangeSet { fragment: fit.fragment.index, found, expected });
         }
         Ok(Some(self.slots).filter(|slots| slots.count > 0))
     }

@@ -5,7 +5,7 @@ mod member;
 mod place;
 
 use super::{CoordinatorMsg, Tasks};
-use crate::binding::{ReceiverBinding, ReplicaBinding, Staged};
+use crate::binding::{ReceiverBinding, ReplicaBinding};
 use crate::work::Window;
 use crate::{Shared, Site};
 use driftless_codec::FragmentRecord;
@@ -246,13 +246,5 @@ impl ReceiverState {
 
     fn retire(&self, fence: &Fence) {
         self.shared.transport.retire(fence);
-    }
-}
-
-/// Keeps what was checked for the scatter that follows; a check that was overtaken by a newer attempt's is too late.
-async fn keep_staged(binding: &ReceiverBinding, staged: Staged) {
-    let mut live = binding.token().await;
-    if live.staged.as_ref().is_none_or(|kept| kept.fence < staged.fence) {
-        live.staged = Some(staged);
     }
 }

@@ -107,6 +107,8 @@ pub struct Live {
     pub undo: Vec<UndoLog>,
     /// What was staged.
     pub staged: Option<Staged>,
+    /// The newest attempt of which nothing is to be staged any more.
+    pub forgotten: Option<Fence>,
     /// The attempt that is written and compared, but not decided.
     pub applied: Option<Fence>,
     /// Whether the weights are a version: CM-14 hangs on it, so it is set before the first word is written in place.
@@ -119,6 +121,39 @@ pub struct Live {
     pub suspect: BTreeSet<u32>,
     /// Canonical elements changed by the open attempt of which this is the first holder in its replica.
     pub changed: u64,
+}
+
+impl Live {
+    const fn new(digests: Vec<Digest>, undo: Vec<UndoLog>, weights: Weights) -> Self {
+        Self {
+            digests,
+            old_digests: None,
+            undo,
+            staged: None,
+            forgotten: None,
+            applied: None,
+            weights,
+            taking: None,
+            committed: None,
+            suspect: BTreeSet::new(),
+            changed: 0,
+        }
+    }
+
+    /// Keeps what was checked for the scatter that follows. A check that was overtaken, by a newer attempt's or by the end
+    /// of its own attempt, is too late.
+    pub(crate) fn keep(&mut self, staged: Staged) {
+        let newest = self.staged.as_ref().map(|kept| kept.fence).max(self.forgotten);
+        if newest < Some(staged.fence) {
+            self.staged = Some(staged);
+        }
+    }
+
+    /// Gives back what was staged of an attempt that is over, and what may still come of it: on a device it takes memory.
+    pub(crate) fn forget(&mut self, fence: Fence) {
+        self.forgotten = self.forgotten.max(Some(fence));
+        self.staged.take_if(|staged| staged.fence <= fence);
+    }
 }
 
 /// The binding of one rollout rank.
@@ -154,18 +189,7 @@ impl ReceiverBinding {
         let digests: Vec<Digest> = hashed.map(digest).collect::<Result<_, _>>()?;
         let undo = memory.iter().map(|_| UndoLog::default()).collect();
         let attached = digests.clone();
-        let live = Live {
-            digests,
-            old_digests: None,
-            undo,
-            staged: None,
-            applied: None,
-            weights,
-            taking: None,
-            committed: None,
-            suspect: BTreeSet::new(),
-            changed: 0,
-        };
+        let live = Live::new(digests, undo, weights);
         let version = AtomicU64::new(version.0);
         Ok(Self { id: receiver.id, memory, attached, version, live: Arc::new(tokio::sync::Mutex::new(live)) })
     }
@@ -206,5 +230,43 @@ impl ReceiverBinding {
     /// The token of this binding: waits until the former holder's task has ended (CM-9).
     pub async fn token(&self) -> tokio::sync::OwnedMutexGuard<Live> {
         Arc::clone(&self.live).lock_owned().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use driftless_types::{Attempt, Epoch, PlanDigest, RunId};
+
+    const fn fence(attempt: u32) -> Fence {
+        let (run, plan) = (RunId([0; 16]), PlanDigest([0; 32]));
+        Fence {
+            run,
+            epoch: Epoch { counter: 1, incarnation: 0 },
+            attempt: Attempt(attempt),
+            version: Version(2),
+            plan,
+        }
+    }
+
+    const fn staged(attempt: u32) -> Staged {
+        Staged { fence: fence(attempt), sections: BTreeMap::new(), promised: Vec::new() }
+    }
+
+    #[test]
+    fn nothing_stays_staged_of_an_attempt_that_is_over_whatever_comes_last() {
+        let mut live = Live::new(Vec::new(), Vec::new(), Weights::Whole);
+        let kept = |live: &Live| live.staged.as_ref().map(|staged| staged.fence);
+        live.keep(staged(3));
+        live.forget(fence(2));
+        assert_eq!(kept(&live), Some(fence(3)), "another attempt's end");
+        live.keep(staged(1));
+        assert_eq!(kept(&live), Some(fence(3)), "a check that was overtaken");
+        live.forget(fence(3));
+        assert_eq!(kept(&live), None);
+        live.keep(staged(3));
+        assert_eq!(kept(&live), None, "a check that ended after its attempt");
+        live.keep(staged(4));
+        assert_eq!(kept(&live), Some(fence(4)));
     }
 }

@@ -1,6 +1,6 @@
 //! A receiver's own part: its exchange, its staging, its live weights.
 
-use super::{Arrived, ReceiverMsg, ReceiverState, keep_staged};
+use super::{Arrived, ReceiverMsg, ReceiverState};
 use crate::binding::{Live, ReceiverBinding};
 use crate::{Phase, Shared, Step, work};
 use driftless_codec::RECORD_BYTES;
@@ -120,6 +120,11 @@ impl ReceiverState {
                 self.records.clear();
                 self.payload.clear();
                 self.windows.clear();
+                let forget = move |_: &Shared, _: &ReceiverBinding, live: &mut Live| {
+                    live.forget(fence);
+                    Ok(())
+                };
+                self.with_live(forget, |_| ());
             }
             ParticipantCommand::Tell(word) => self.tell_lead(word),
         }
@@ -190,7 +195,7 @@ impl ReceiverState {
             };
             let outcome = match tokio::task::spawn_blocking(run).await {
                 Ok(Ok(staged)) => {
-                    keep_staged(&binding, staged).await;
+                    binding.token().await.keep(staged);
                     Ok(())
                 }
                 Ok(Err(root)) => Err(root),
