@@ -1,16 +1,16 @@
 //! Sections of a hostile sender, and a device that refuses in the middle of them.
 
+use crate::sections::{framed, start};
 use crate::support::{RUN, Rng};
 use crate::twins::{on_device, stepped};
 use anyhow::{Context as _, Result, ensure};
-use bytes::Bytes;
-use driftless_codec::{Expected, FramedSection, SectionStart, encode_block16, encode_section};
+use driftless_codec::{FramedSection, encode_block16, encode_section};
 use driftless_cuda_tests::{Failure, Standin, gpu, on_standin};
 use driftless_device::cuda::CudaDevice;
 use driftless_device::{Buffer, CpuDevice, Delivery, Device, DeviceError, Scattered, UndoLog};
 use driftless_layout::{Box2, Fragment};
 use driftless_numerics::DigestKeys;
-use driftless_types::{ChangeSet, Digest, Dtype, Version};
+use driftless_types::{ChangeSet, Dtype};
 
 /// The width of the parameter that all fragments here are of.
 const COLS: u64 = 1000;
@@ -23,29 +23,11 @@ fn fragment(index: u32, rows: u64, cols: u64) -> Result<Fragment> {
     Ok(Fragment { index, dtype: Dtype::Bf16, canonical, dst_offset: 17, dst_row_stride: cols + 5, ..some })
 }
 
-const fn start(fragment: &Fragment) -> SectionStart {
-    SectionStart {
-        fragment: fragment.index,
-        dtype: fragment.dtype,
-        n: fragment.elements(),
-        base: None,
-        version: Version(2),
-        base_digest: Digest::ZERO,
-        new_digest: Digest::ZERO,
-    }
-}
-
-fn framed(fragment: &Fragment, bytes: Vec<u8>) -> Result<FramedSection> {
-    let (dtype, elements) = (fragment.dtype, fragment.elements());
-    let expected = Expected { fragment: fragment.index, dtype, elements, version: Version(2) };
-    Ok(FramedSection::parse(&mut Bytes::from(bytes), &expected)?)
-}
-
 fn whole(fragment: &Fragment, rng: &mut Rng) -> Result<FramedSection> {
     let mut bytes = Vec::new();
     let words = (0..fragment.elements()).map(|_| rng.word()).collect();
     encode_section(&start(fragment), &ChangeSet::All(words), &mut bytes);
-    framed(fragment, bytes)
+    Ok(framed(fragment, bytes)?)
 }
 
 /// The body of a section that changes one element in `step`.
@@ -67,7 +49,7 @@ fn body(fragment: &Fragment, step: u64, rng: &mut Rng) -> (u64, Vec<u8>) {
 fn section(fragment: &Fragment, nnz: u64, body: &[u8]) -> Result<FramedSection> {
     let mut bytes = Vec::new();
     encode_block16(&start(fragment), nnz, body, &mut bytes);
-    framed(fragment, bytes)
+    Ok(framed(fragment, bytes)?)
 }
 
 fn deliver(

@@ -12,7 +12,7 @@ use driftless_layout::{DestTensor, Fragment, RemapPlan};
 use driftless_numerics::DigestKeys;
 use driftless_types::{ChangeSet, Digest, Dtype, Version};
 
-const fn start(fragment: &Fragment) -> SectionStart {
+pub(crate) const fn start(fragment: &Fragment) -> SectionStart {
     SectionStart {
         fragment: fragment.index,
         dtype: fragment.dtype,
@@ -34,7 +34,8 @@ fn section(fragment: &Fragment, packed: &Packed) -> Vec<u8> {
     out
 }
 
-fn framed(fragment: &Fragment, bytes: Vec<u8>) -> Result<FramedSection, CodecError> {
+/// A section of which the frame was checked.
+pub(crate) fn framed(fragment: &Fragment, bytes: Vec<u8>) -> Result<FramedSection, CodecError> {
     let (dtype, elements) = (fragment.dtype, fragment.elements());
     let expected = Expected { fragment: fragment.index, dtype, elements, version: Version(2) };
     FramedSection::parse(&mut Bytes::from(bytes), &expected)
