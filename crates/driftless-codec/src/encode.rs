@@ -46,6 +46,13 @@ pub fn encode_block16(start: &SectionStart, nnz: u64, body: &[u8], out: &mut Vec
 }
 
 impl SectionStart {
+    /// What a section says whose changes are right for any base, and whose digests are not known.
+    #[must_use]
+    pub const fn new(fragment: u32, dtype: Dtype, n: u64, version: Version) -> Self {
+        let (base_digest, new_digest) = (Digest::ZERO, Digest::ZERO);
+        Self { fragment, dtype, n, base: None, version, base_digest, new_digest }
+    }
+
     fn header(&self, codec: CodecId, nnz: u64) -> SectionHeader {
         let layout = codec.layout(self.dtype, self.n, nnz).expect("sizes of these codecs follow from counts");
         SectionHeader {

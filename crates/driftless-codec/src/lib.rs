@@ -90,6 +90,9 @@ mod record;
 mod section;
 
 pub use boxes::{CanonicalBox, MAX_AXES};
+pub use delta::block16::{
+    UNIT_BYTES as BLOCK16_UNIT_BYTES, block_count as block16_blocks, body_bytes as block16_bytes,
+};
 pub use delta::rice::{BaseWords, BlockFault, ListName};
 pub use delta::{Block, Blocks};
 pub use encode::{SectionStart, dense_is_smaller, encode_block16, encode_section, encoded_bytes};

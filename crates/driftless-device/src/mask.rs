@@ -78,7 +78,7 @@ impl StepMask {
     #[must_use]
     pub fn host(&self) -> Option<MutexGuard<'_, Bitset>> {
         match &self.bits {
-            MaskBits::Host(set) => Some(set.lock().unwrap_or_else(PoisonError::into_inner)),
+            MaskBits::Host(set) => Some(locked(set)),
             MaskBits::Device(_) => None,
         }
     }
@@ -87,7 +87,7 @@ impl StepMask {
     #[must_use]
     pub fn lend(&self) -> LentMask<'_> {
         match &self.bits {
-            MaskBits::Host(set) => LentMask::Host(set.lock().unwrap_or_else(PoisonError::into_inner)),
+            MaskBits::Host(set) => LentMask::Host(locked(set)),
             MaskBits::Device(words) => LentMask::Device(words.read(), words.memory()),
         }
     }
@@ -102,9 +102,7 @@ impl StepMask {
             return Err(DeviceError::Length { what: "the elements of a step's marks", found, expected });
         }
         match &self.bits {
-            MaskBits::Host(set) => {
-                set.lock().unwrap_or_else(PoisonError::into_inner).insert_bits(0, changed.words());
-            }
+            MaskBits::Host(set) => locked(set).insert_bits(0, changed.words()),
             MaskBits::Device(words) => {
                 let _alone = words.write();
                 let mut marked = vec![0u64; words.len()];
@@ -122,7 +120,7 @@ impl StepMask {
     /// A device that fails.
     pub fn clear(&self) -> Result<(), DeviceError> {
         match &self.bits {
-            MaskBits::Host(set) => set.lock().unwrap_or_else(PoisonError::into_inner).clear(),
+            MaskBits::Host(set) => locked(set).clear(),
             MaskBits::Device(words) => {
                 let _alone = words.write();
                 words.memory().clear()?;
@@ -130,6 +128,11 @@ impl StepMask {
         }
         Ok(())
     }
+}
+
+/// A panic while somebody marks leaves marks, and nothing worse.
+fn locked(set: &Mutex<Bitset>) -> MutexGuard<'_, Bitset> {
+    set.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The bits of a [`StepMask`], lent for reading: a guard.

@@ -3,7 +3,7 @@
 use crate::DeviceError;
 use crate::buffer::HOST;
 use bytes::Bytes;
-use driftless_codec::Section;
+use driftless_codec::{FragmentRecord, Section, SectionStart, encode_block16, encode_section};
 use driftless_layout::Fragment;
 use driftless_types::ChangeSet;
 use std::any::Any;
@@ -30,6 +30,23 @@ impl Packed {
         match self {
             Self::Set(changes) => changes.nnz(elements),
             Self::Block16 { nnz, .. } => *nnz,
+        }
+    }
+
+    /// Appends the section of these changes; gives the record that announces it.
+    ///
+    /// # Panics
+    /// As [`encode_section`] and [`encode_block16`]: these are no changes of such a fragment.
+    pub fn encode(&self, start: &SectionStart, out: &mut Vec<u8>) -> FragmentRecord {
+        match self {
+            Self::Set(changes) => {
+                encode_section(start, changes, out);
+                FragmentRecord::announcing(start.dtype, start.n, changes, start.new_digest)
+            }
+            Self::Block16 { nnz, body } => {
+                encode_block16(start, *nnz, body, out);
+                FragmentRecord::block16(start.n, *nnz, start.new_digest)
+            }
         }
     }
 }

@@ -23,7 +23,7 @@ use driftless_device::{
 };
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, SourceRun, SourceTensor};
 use driftless_numerics::{Cast, DigestKeys, Family};
-use driftless_types::{ChangeSet, Digest, Dtype, ParamId, Shape, Version};
+use driftless_types::{ChangeSet, Dtype, ParamId, Shape, Version};
 use process::{Standin, on_standin};
 use std::sync::atomic::AtomicBool;
 use support::{RUN, Rng, State, masters, params, tensor, usual_rule};
@@ -326,15 +326,7 @@ impl Case {
     fn delivers(&self) -> Result<()> {
         let (fragment, words) = (fragment(), &self.old[..(ROWS * COLS) as usize]);
         let (dtype, n, version) = (fragment.dtype, fragment.elements(), Version(2));
-        let start = SectionStart {
-            fragment: 0,
-            dtype,
-            n,
-            base: None,
-            version,
-            base_digest: Digest::ZERO,
-            new_digest: Digest::ZERO,
-        };
+        let start = SectionStart::new(0, dtype, n, version);
         let mut bytes = Vec::new();
         encode_section(&start, &sparse(), &mut bytes);
         let expected = Expected { fragment: 0, dtype, elements: n, version };

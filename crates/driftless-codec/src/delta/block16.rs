@@ -10,14 +10,21 @@ use driftless_types::index_of;
 pub(crate) const LG_BLOCK: u8 = 16;
 const BLOCK_ELEMENTS: u64 = 1 << LG_BLOCK;
 /// Bytes of a directory offset, and of one change: an offset in units of four bytes counts changes.
-const UNIT_BYTES: u64 = 4;
+pub const UNIT_BYTES: u64 = 4;
 
-/// Bytes of directory and blocks; none of either if nothing changed.
-pub(crate) const fn body_bytes(n: u64, nnz: u64) -> u64 {
+/// The blocks of a `block16` section of `n` elements, empty ones included.
+#[must_use]
+pub const fn block_count(n: u64) -> u64 {
+    n.div_ceil(BLOCK_ELEMENTS)
+}
+
+/// Bytes of the directory and the blocks of a `block16` section; none of either if nothing changed.
+#[must_use]
+pub const fn body_bytes(n: u64, nnz: u64) -> u64 {
     if nnz == 0 {
         return 0;
     }
-    UNIT_BYTES * (n.div_ceil(BLOCK_ELEMENTS) + 1 + nnz)
+    UNIT_BYTES * (block_count(n) + 1 + nnz)
 }
 
 /// Appends directory and blocks of changes that rise strictly and lie below `n`.
@@ -39,7 +46,7 @@ fn write_directory(n: u64, positions: &[u32], out: &mut Vec<u8>) {
     let mut done = 0_u32;
     let mut rest = positions;
     out.extend(done.to_le_bytes());
-    for block in 0..n.div_ceil(BLOCK_ELEMENTS) {
+    for block in 0..block_count(n) {
         let block_end = (block + 1) * BLOCK_ELEMENTS;
         let count = rest.partition_point(|&position| u64::from(position) < block_end);
         rest = &rest[count..];
@@ -73,7 +80,7 @@ fn check_directory(body: &[u8], n: u64, nnz: u64) -> Result<(), CodecError> {
     let (mut at_least, mut at_most) = (0, 0);
     for (index, &offset) in (0..).zip(directory) {
         let found = u32::from_le_bytes(offset);
-        if index == n.div_ceil(BLOCK_ELEMENTS) {
+        if index == block_count(n) {
             at_least = nnz;
         }
         if found < at_least || found > at_most {
@@ -106,7 +113,7 @@ fn check_block(block: u64, offsets: &WordBytes, elements: u64) -> Result<(), Cod
 
 /// A body cut into its directory and the changes.
 fn split(body: &[u8], n: u64) -> (&[[u8; 4]], &[u8]) {
-    let (directory, changes) = body.split_at(index_of(UNIT_BYTES * (n.div_ceil(BLOCK_ELEMENTS) + 1)));
+    let (directory, changes) = body.split_at(index_of(UNIT_BYTES * (block_count(n) + 1)));
     (directory.as_chunks().0, changes)
 }
 

@@ -1,7 +1,7 @@
 //! Reading sections of a log: everything but the base is checked first.
 
 use super::plan::section_bytes;
-use crate::delta::rice::{BaseWords, RiceBlocks};
+use crate::delta::rice::{BaseWords, RiceBlock, RiceBlocks};
 use crate::delta::{Blocks, block16, dense};
 use crate::envelope::Envelope;
 use crate::header::{CodecId, HEADER_BYTES, SectionHeader, ValueMode, read_header};
@@ -263,6 +263,24 @@ impl SparseBlocks<'_> {
                 None => Ok(()),
             },
         }
+    }
+
+    /// The positions of all changes in the section's box, rising: where values may depend on the base.
+    ///
+    /// # Errors
+    /// As [`Self::decode`], but none that depends on the words.
+    pub fn positions(&self) -> Result<Vec<u32>, CodecError> {
+        // As in `decode_all`: no more than the section gives.
+        let mut positions = Vec::with_capacity(index_of(self.nnz));
+        for index in 0..self.len() {
+            match self.form {
+                SparseForm::Block16(blocks) => positions.extend(blocks.block(index).positions()),
+                SparseForm::Rice(blocks) => {
+                    positions.extend(blocks.block(index)?.iter().flat_map(RiceBlock::positions));
+                }
+            }
+        }
+        Ok(positions)
     }
 
     /// All changes: positions and new bits, as [`Self::decode`] gives them block by block.

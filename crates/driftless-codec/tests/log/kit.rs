@@ -94,7 +94,11 @@ pub(crate) fn decode(
     word_at: &dyn Fn(u32) -> u16,
 ) -> Result<(Vec<u32>, Vec<u16>), CodecError> {
     match section.view() {
-        LogView::Sparse(blocks) => blocks.decode_all(words, word_at),
+        LogView::Sparse(blocks) => {
+            let decoded = blocks.decode_all(words, word_at)?;
+            assert_eq!(blocks.positions()?, decoded.0, "positions do not wait for values");
+            Ok(decoded)
+        }
         LogView::All(words) => {
             let values = words.iter().map(|&word| u16::from_le_bytes(word)).collect();
             Ok(((0..).take(words.len()).collect(), values))

@@ -1,14 +1,12 @@
 //! Tensors and states to work on.
 
 use crate::Checked;
-use driftless_codec::{Expected, FramedSection, SectionStart, encode_block16, encode_section};
+use driftless_codec::{Expected, FramedSection, SectionStart};
 use driftless_device::cuda::CudaDevice;
-use driftless_device::{
-    Buffer, ChangeList, Device, DeviceBuffer, DeviceError, Element, Elements, Packed, PieceRule,
-};
+use driftless_device::{Buffer, ChangeList, Device, DeviceBuffer, DeviceError, Element, Elements, PieceRule};
 use driftless_layout::{Box2, DestBox, DestTensor, Fragment, ParamMeta, Piece, SourceRun, SourceTensor};
 use driftless_numerics::{Family, GroupStep, Hyperparameters, NotInvertible, Optimizer, Rule};
-use driftless_types::{Digest, Dtype, Fqn, ParamId, RunId, Shape, Version};
+use driftless_types::{Dtype, Fqn, ParamId, RunId, Shape, Version};
 use std::sync::atomic::AtomicBool;
 
 /// The run of every check.
@@ -153,21 +151,9 @@ pub(crate) fn lend<T: Element>(buffer: &DeviceBuffer<T>) -> Elements<'_, T> {
 pub(crate) fn sent(gpu: &CudaDevice, changes: &[ChangeList], fragment: &Fragment) -> Checked<FramedSection> {
     let packed = gpu.pack(changes, &[fragment])?.pop().ok_or("a fragment is lost")?;
     let (dtype, elements) = (fragment.dtype, fragment.elements());
-    let (version, none) = (Version(2), Digest::ZERO);
-    let start = SectionStart {
-        fragment: fragment.index,
-        dtype,
-        n: elements,
-        base: None,
-        version,
-        base_digest: none,
-        new_digest: none,
-    };
+    let version = Version(2);
     let mut bytes = Vec::new();
-    match packed {
-        Packed::Set(set) => encode_section(&start, &set, &mut bytes),
-        Packed::Block16 { nnz, body } => encode_block16(&start, nnz, &body, &mut bytes),
-    }
+    packed.encode(&SectionStart::new(fragment.index, dtype, elements, version), &mut bytes);
     let expected = Expected { fragment: fragment.index, dtype, elements, version };
     Ok(FramedSection::parse(&mut bytes.into(), &expected)?)
 }

@@ -10,7 +10,7 @@ use super::slots::{Extent, Slots};
 use super::worker::Worker;
 use crate::fit::FragmentFit;
 use crate::{DeviceError, DeviceSection, Loaded};
-use driftless_codec::{FramedBody, FramedSection};
+use driftless_codec::{FramedBody, FramedSection, block16_blocks};
 use driftless_types::{Dtype, index_of};
 use std::any::Any;
 use std::ops::Range;
@@ -18,8 +18,6 @@ use std::sync::Arc;
 
 /// Bytes of bodies that are decoded together, at most, if no single one is longer: it bounds the window.
 const DECODED_TOGETHER: usize = 32 << 20;
-/// Elements of a block, which one block of threads decodes.
-const BLOCK_ELEMENTS: u64 = 1 << 16;
 
 /// The changes of a section, every one of them checked.
 #[derive(Debug)]
@@ -171,8 +169,9 @@ fn decode(
     for (index, body, CudaSection { slots, elements, .. }) in launches {
         let (body, fault) = (at(at_bodies + body), at(at_faults + 4 * index));
         let (positions, values, nnz) = (slots.positions(), slots.words(), slots.count as u64);
-        let blocks = if nnz == 0 { 0 } else { elements.div_ceil(BLOCK_ELEMENTS) };
         let args = Block16Args { body, positions, values, fault, n: *elements, nnz };
+        // A block of threads for each of elements; a section without changes has no directory to look at.
+        let blocks = if nnz == 0 { 0 } else { block16_blocks(*elements) };
         gpu.launch("driftless_block16_decode", blocks * u64::from(gpu.threads()), &args)?;
     }
     gpu.download(at(at_faults), bytes_of_mut(&mut faults))?;

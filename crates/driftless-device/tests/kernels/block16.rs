@@ -5,21 +5,13 @@ use crate::shim::{BLOCK_SIZES, Grid, launch};
 use crate::support::Rng;
 use bytes::Bytes;
 use driftless_codec::{HEADER_BYTES, Section, SectionStart, encode_section};
-use driftless_types::{ChangeSet, Digest, Dtype, Version};
+use driftless_types::{ChangeSet, Dtype, Version};
 
 const ELEMENTS: u64 = 1 << 16;
 
 /// A section as the codec writes it.
 fn section(n: u64, positions: &[u32], values: &[u16]) -> Vec<u8> {
-    let start = SectionStart {
-        fragment: 0,
-        dtype: Dtype::Bf16,
-        n,
-        base: None,
-        version: Version(1),
-        base_digest: Digest::ZERO,
-        new_digest: Digest::ZERO,
-    };
+    let start = SectionStart::new(0, Dtype::Bf16, n, Version(1));
     let changes = ChangeSet::Sparse { positions: positions.to_vec(), values: values.to_vec() };
     let mut out = Vec::new();
     encode_section(&start, &changes, &mut out);

@@ -10,7 +10,6 @@ use driftless_device::{DeviceError, Lent, ReadGuard};
 use driftless_layout::{Box2, Fragment, ParamMeta};
 use driftless_types::{ChangeSet, Digest, ParamId, Version, index_of};
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::sync::Arc;
 use thiserror::Error;
 use tokio::sync::OwnedMutexGuard;
@@ -123,7 +122,8 @@ impl Writer<'_> {
             Lent::Host(words) => return Ok(OldAt::Here { words, placed }),
             lent @ Lent::Device(..) => lent,
         };
-        let positions = part.positions(blocks, self.base)?;
+        let positions = blocks.positions()?.into_iter();
+        let positions: Vec<u32> = positions.filter_map(|position| part.position(position)).collect();
         let cols = self.shared.plan.param(placed.param).cols();
         let words = self.shared.device.read_at(lent.elements(), &placed, cols, &positions)?;
         Ok(OldAt::Copied { positions, words })
@@ -206,21 +206,6 @@ impl PartOf {
     fn position(self, position: u32) -> Option<u32> {
         let (row, col) = self.place(position)?;
         Some(u32::try_from(row * self.part.cols + col).expect("a part is no longer than its section"))
-    }
-
-    /// The positions in the part of a section's changes.
-    fn positions(self, blocks: &SparseBlocks<'_>, base: BaseWords) -> Result<Vec<u32>, CodecError> {
-        let found = RefCell::new(Vec::new());
-        // Who holds nothing is asked of every element, and its words of none.
-        let notes_and_holds_nothing = |position: u32| {
-            found.borrow_mut().extend(self.position(position));
-            false
-        };
-        for block in 0..blocks.len() {
-            let (mut positions, mut values) = (Vec::new(), Vec::new());
-            blocks.decode_part(block, base, &notes_and_holds_nothing, &|_| 0, &mut positions, &mut values)?;
-        }
-        Ok(found.into_inner())
     }
 }
 

@@ -79,7 +79,6 @@ fn scatter_all(
         }
         let memory = &binding.memory[tensor];
         let fragments: Vec<_> = arrived.iter().map(|arrived| memory.fragment(arrived.fragment)).collect();
-        let is_first: Vec<bool> = arrived.iter().map(|arrived| arrived.fragment.first_in_replica).collect();
         let deliveries = arrived.into_iter().zip(&fragments).map(|(arrived, fragment)| Delivery {
             fragment,
             param_cols: shared.plan.param(fragment.param).cols(),
@@ -88,10 +87,12 @@ fn scatter_all(
         let (mut words, undo) = (memory.words.lend_mut(), &mut live.undo[tensor]);
         let done = shared.device.deliver(words.elements(), deliveries.collect(), &shared.keys, undo);
         drop(words);
-        for (done, is_first) in done.map_err(|error| RootCause::Task(error.to_string()))?.iter().zip(is_first)
-        {
+        let done = done.map_err(|error| RootCause::Task(error.to_string()))?;
+        for (done, fragment) in done.iter().zip(&fragments) {
             live.digests[tensor] += done.delta;
-            live.changed += if is_first { done.changed } else { 0 };
+            if fragment.first_in_replica {
+                live.changed += done.changed;
+            }
         }
         strike_in_task(&shared.options.failpoints, binding.id, actor);
     }

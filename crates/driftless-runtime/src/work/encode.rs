@@ -3,9 +3,7 @@
 use crate::binding::{Patch, SenderBinding};
 use crate::{Phase, Shared, Step};
 use bytes::Bytes;
-use driftless_codec::{
-    FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller, encode_block16, encode_section,
-};
+use driftless_codec::{FragmentRecord, RECORD_BYTES, SectionStart, dense_is_smaller};
 use driftless_device::{DeviceError, Elements, Lent, Packed};
 use driftless_layout::{Edge, Fragment, SenderPlan};
 use driftless_proto::{Needs, Offer, RootCause};
@@ -127,18 +125,10 @@ impl Encoder<'_> {
                 if fragment.first_in_replica {
                     self.sent += nnz;
                 }
-                let start = start(fragment, fence, digest);
-                let record = match &changes {
-                    Packed::Set(changes) => {
-                        encode_section(&start, changes, &mut payload);
-                        FragmentRecord::announcing(fragment.dtype, n, changes, digest)
-                    }
-                    Packed::Block16 { body, .. } => {
-                        encode_block16(&start, nnz, body, &mut payload);
-                        FragmentRecord::block16(n, nnz, digest)
-                    }
-                };
-                records.extend(record.encode());
+                // Absolute values are right for any base.
+                let start = SectionStart::new(fragment.index, fragment.dtype, n, fence.version);
+                let start = SectionStart { new_digest: digest, ..start };
+                records.extend(changes.encode(&start, &mut payload).encode());
             }
         }
         Ok(Outgoing { records: records.into(), payload: payload.into() })
@@ -196,18 +186,5 @@ impl Encoder<'_> {
         outcome.map_err(|error| {
             RootCause::Task(format!("fragment {} of {}: {error}", fragment.index, self.plan.name))
         })
-    }
-}
-
-const fn start(fragment: &Fragment, fence: &Fence, digest: Digest) -> SectionStart {
-    SectionStart {
-        fragment: fragment.index,
-        dtype: fragment.dtype,
-        n: fragment.elements(),
-        // Absolute values are right for any base.
-        base: None,
-        version: fence.version,
-        base_digest: Digest::ZERO,
-        new_digest: digest,
     }
 }

@@ -1,12 +1,12 @@
 //! The receiver's side of an attempt in place: windows into the live weights, then the proof.
 
-use super::stage::{damaged, load};
+use super::stage::{frame, load};
 use super::window::{self, Window};
 use super::{differing, named};
 use crate::Shared;
 use crate::binding::{Live, ReceiverBinding};
 use bytes::Bytes;
-use driftless_codec::{Expected, FragmentRecord, FramedSection};
+use driftless_codec::FragmentRecord;
 use driftless_device::{Delivery, Loaded, UndoLog};
 use driftless_layout::Fragment;
 use driftless_proto::{RootCause, Weights};
@@ -83,13 +83,8 @@ fn read_window(
     slabs: &[Fragment],
     bytes: &mut Bytes,
 ) -> Result<Vec<Loaded>, RootCause> {
-    let read = |rows: &Fragment| {
-        let (fragment, dtype, elements) = (rows.index, rows.dtype, rows.elements());
-        let expected = Expected { fragment, dtype, elements, version: fence.version };
-        FramedSection::parse(bytes, &expected).map_err(|error| damaged(from, &error))
-    };
-    let sections = slabs.iter().map(read).collect::<Result<Vec<_>, _>>()?;
-    load(shared, from, sections)
+    let framed = slabs.iter().map(|rows| frame(from, rows, fence.version, bytes));
+    load(shared, from, framed.collect::<Result<_, _>>()?)
 }
 
 /// CM-9, CM-14: before the first word is written the weights count as torn, and older attempts write no more.

@@ -5,12 +5,28 @@ use crate::binding::Staged;
 use bytes::Bytes;
 use driftless_codec::{CodecError, Expected, FragmentRecord, FramedSection};
 use driftless_device::{DeviceError, Loaded};
+use driftless_layout::Fragment;
 use driftless_proto::RootCause;
-use driftless_types::{Digest, Fence, ReceiverId, SenderId, index_of};
+use driftless_types::{Digest, Fence, ReceiverId, SenderId, Version, index_of};
 use std::collections::BTreeMap;
 
-pub(super) fn damaged(from: SenderId, error: &CodecError) -> RootCause {
+fn damaged(from: SenderId, error: &CodecError) -> RootCause {
     RootCause::Damaged(format!("trainer/{from}: {error}"))
+}
+
+/// The section of a fragment, or of some of its rows, at the front of what a sender sent: its frame is checked.
+///
+/// # Errors
+/// [`RootCause::Damaged`] naming the sender and what is wrong.
+pub(super) fn frame(
+    from: SenderId,
+    fragment: &Fragment,
+    version: Version,
+    bytes: &mut Bytes,
+) -> Result<FramedSection, RootCause> {
+    let (dtype, elements) = (fragment.dtype, fragment.elements());
+    let expected = Expected { fragment: fragment.index, dtype, elements, version };
+    FramedSection::parse(bytes, &expected).map_err(|error| damaged(from, &error))
 }
 
 /// Checks what a sender's sections say, and brings them to where the weights are.
@@ -69,13 +85,7 @@ pub(crate) fn stage(
             if record.bytes == 0 {
                 continue;
             }
-            let expected = Expected {
-                fragment: fragment.index,
-                dtype: fragment.dtype,
-                elements: fragment.elements(),
-                version: fence.version,
-            };
-            let section = FramedSection::parse(&mut payload, &expected).map_err(|e| damaged(from, &e))?;
+            let section = frame(from, fragment, fence.version, &mut payload)?;
             record.check_section(section.header()).map_err(|e| damaged(from, &e))?;
             indices.push(index);
             framed.push(section);

@@ -108,15 +108,7 @@ pub(crate) fn window_bytes(fragments: &[Fragment], window: &Window) -> u64 {
 /// Appends the section of some rows of a fragment, given as [`rows_of`] it.
 pub(crate) fn encode_rows(rows: &Fragment, version: Version, words: &ChangeSet, out: &mut Vec<u8>) {
     let header = dense_header(rows, rows.elements(), version);
-    let start = SectionStart {
-        fragment: header.fragment,
-        dtype: header.dtype,
-        n: header.n,
-        base: None,
-        version,
-        base_digest: Digest::ZERO,
-        new_digest: Digest::ZERO,
-    };
+    let start = SectionStart::new(rows.index, rows.dtype, rows.elements(), version);
     out.reserve(index_of(header.section_bytes()));
     encode_section(&start, words, out);
 }

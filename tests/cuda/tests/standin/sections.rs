@@ -4,33 +4,22 @@ use crate::support::{RUN, Rng};
 use crate::twins::{both, on_device, stepped};
 use anyhow::{Context as _, Result, ensure};
 use bytes::Bytes;
-use driftless_codec::{CodecError, Expected, FramedSection, SectionStart, encode_block16, encode_section};
+use driftless_codec::{CodecError, Expected, FramedSection, SectionStart};
 use driftless_cuda_tests::{gpu, on_standin};
 use driftless_device::cuda::CudaDevice;
 use driftless_device::{Buffer, CpuDevice, Delivery, Device, DeviceError, Packed, UndoLog};
 use driftless_layout::{DestTensor, Fragment, RemapPlan};
 use driftless_numerics::DigestKeys;
-use driftless_types::{ChangeSet, Digest, Dtype, Version};
+use driftless_types::{ChangeSet, Dtype, Version};
 
 pub(crate) const fn start(fragment: &Fragment) -> SectionStart {
-    SectionStart {
-        fragment: fragment.index,
-        dtype: fragment.dtype,
-        n: fragment.elements(),
-        base: None,
-        version: Version(2),
-        base_digest: Digest::ZERO,
-        new_digest: Digest::ZERO,
-    }
+    SectionStart::new(fragment.index, fragment.dtype, fragment.elements(), Version(2))
 }
 
 /// A section as it is sent.
 fn section(fragment: &Fragment, packed: &Packed) -> Vec<u8> {
     let mut out = Vec::new();
-    match packed {
-        Packed::Set(changes) => encode_section(&start(fragment), changes, &mut out),
-        Packed::Block16 { nnz, body } => encode_block16(&start(fragment), *nnz, body, &mut out),
-    }
+    packed.encode(&start(fragment), &mut out);
     out
 }
 

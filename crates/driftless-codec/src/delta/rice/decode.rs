@@ -84,6 +84,11 @@ impl<'a> RiceBlock<'a> {
         Ok(())
     }
 
+    /// Positions in the box, rising.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = u32> {
+        self.merged().map(|(offset, _)| self.area.first + offset)
+    }
+
     /// Appends positions in the box and new bits of what the receiver holds, given its word at such a position.
     ///
     /// # Errors

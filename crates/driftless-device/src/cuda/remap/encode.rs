@@ -5,23 +5,14 @@ use crate::cuda::abi::{Address, Block16Args, bytes_of_mut};
 use crate::cuda::gpu::Gpu;
 use crate::{DeviceError, Packed};
 use bytes::Bytes;
+use driftless_codec::{BLOCK16_UNIT_BYTES, block16_blocks, block16_bytes};
 use driftless_types::index_of;
-
-/// Bytes of a directory's offset, and of a change.
-const UNIT_BYTES: usize = 4;
-/// Elements of a block.
-const BLOCK_ELEMENTS: u64 = 1 << 16;
-
-/// Offsets of a directory.
-fn offsets(elements: u64) -> usize {
-    index_of(elements.div_ceil(BLOCK_ELEMENTS)) + 1
-}
 
 impl Batch {
     /// Room for all bodies, of `capacity` changes together.
     pub(super) fn bodies_room(&self, capacity: usize) -> usize {
-        let directories: usize = self.elements.iter().map(|&elements| offsets(elements)).sum();
-        UNIT_BYTES * (directories + capacity)
+        let of_one_change: u64 = self.elements.iter().map(|&elements| block16_bytes(elements, 1)).sum();
+        index_of(of_one_change + BLOCK16_UNIT_BYTES * capacity as u64)
     }
 
     /// Makes the bodies and copies them to the host.
@@ -48,10 +39,10 @@ impl Batch {
                     n,
                     nnz,
                 };
-                gpu.launch("driftless_block16_directory", offsets(n) as u64, &args)?;
+                gpu.launch("driftless_block16_directory", block16_blocks(n) + 1, &args)?;
                 gpu.launch("driftless_block16_encode", nnz, &args)?;
-                end += UNIT_BYTES * (offsets(n) + changes.len());
             }
+            end += index_of(block16_bytes(n, nnz));
             ends.push(end);
             counts.push(nnz);
         }
